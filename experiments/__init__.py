@@ -1,0 +1,1 @@
+"""Entry scripts, benchmarks and their committed results."""

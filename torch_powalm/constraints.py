@@ -1,0 +1,206 @@
+"""ConstraintRegistry: constraint blocks by name, and what the running epoch has said about them.
+
+A block depends on parameters only (a function without arguments) or on the batch (its value is
+handed to `PowerALMOptimizer.augment`). What batches say about a block is kept as a Tally, a pair of
+sums that adds up over micro-batches and epochs.
+"""
+
+import keyword
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm
+from torch_powalm.result import Violation
+
+ConstraintFn = Callable[[], Tensor]
+F = TypeVar("F", bound=ConstraintFn)
+
+_RESERVED = ("samples", "strict", "window")  # keywords of augment()
+
+
+@dataclass(frozen=True)
+class Block:
+    """One named constraint: A(x) = 0, or B(x) ≤ 0 when `inequality` is true."""
+
+    name: str
+    inequality: bool
+    fn: ConstraintFn | None
+    size: int | None
+    from_statistics: Callable[[Tensor], Tensor] | None
+
+    def flat(self, value: object, size: int | None, noun: str = "") -> Tensor:
+        """The value as a flat vector of at least single precision, checked."""
+        what = f"constraint {self.name!r}{noun}"
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{what} must be a tensor, got {type(value).__name__}")
+        if not value.is_floating_point():
+            raise TypeError(f"{what} must be a floating-point tensor, got {value.dtype}")
+        if value.numel() == 0:
+            raise ValueError(f"{what} must have at least one entry, got shape {tuple(value.shape)}")
+        if size is not None and value.numel() != size:
+            raise ValueError(f"{what} must have {size} entries, got {value.numel()}")
+        flat = value.reshape(-1)
+        return flat.float() if flat.element_size() < 4 else flat
+
+
+class Tally(NamedTuple):
+    """Sums of a batch block: its weighted values and their weights, or its additive statistics."""
+
+    total: Tensor
+    weight: Tensor | float
+
+    def plus(self, other: "Tally") -> "Tally":
+        """Both sums added up."""
+        if self.total.shape != other.total.shape:
+            raise ValueError(
+                f"statistics must have {len(self.total)} entries as before, got {len(other.total)}"
+            )
+        return Tally(self.total + other.total, self.weight + other.weight)
+
+    def detached(self) -> "Tally":
+        """The same numbers without a graph."""
+        return Tally(self.total.detach(), self.weight)
+
+    def value(self, block: Block) -> Tensor:
+        """The constraint: a function of the statistics, or total / weight (0 without weight)."""
+        if block.from_statistics is not None:
+            return block.flat(block.from_statistics(self.total), block.size, " from its statistics")
+        if isinstance(self.weight, float):
+            return self.total if self.weight == 1.0 else self.total / self.weight
+        return self.total / torch.where(self.weight > 0, self.weight, 1.0)
+
+
+class ConstraintRegistry:
+    """Constraints by name, in the order of registration.
+
+    A block is given by a function without arguments when it depends on parameters only, and by its
+    size when its value comes with the batch:
+
+        constraints.equality("unit_rows", lambda: model[0].weight.square().sum(1) - 1)
+        constraints.inequality("class_loss", size=10)
+        constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.02)
+
+    Functions should reach parameters through the module (`lambda: model.fc.weight`) and must not
+    draw random numbers. Registration ends at the first step of an optimizer that uses the registry.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Block] = {}
+        self.epoch: dict[str, Tally] = {}  # batch blocks, since the last multiplier update
+        self.latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
+        self._owners: dict[str, object] = {}
+        self._in_use = False
+
+    @overload
+    def equality(self, name: str, fn: F) -> F: ...
+    @overload
+    def equality(
+        self,
+        name: str,
+        fn: None = None,
+        *,
+        size: int,
+        from_statistics: Callable[[Tensor], Tensor] | None = None,
+    ) -> None: ...
+    @overload
+    def equality(self, name: str) -> Callable[[F], F]: ...
+    def equality(self, name: str, fn: Any = None, **batch: Any) -> Any:  # noqa: D417
+        """Register A(x) = 0.
+
+        Args:
+            name: a Python identifier, not yet taken.
+            fn: function without arguments; leave it out for a batch block or as a decorator.
+            size: number of entries of a batch block.
+            from_statistics: maps the sum of additive statistics to the constraint's value.
+        """
+        return self._register(name, False, fn, **batch)
+
+    @overload
+    def inequality(self, name: str, fn: F) -> F: ...
+    @overload
+    def inequality(
+        self,
+        name: str,
+        fn: None = None,
+        *,
+        size: int,
+        from_statistics: Callable[[Tensor], Tensor] | None = None,
+    ) -> None: ...
+    @overload
+    def inequality(self, name: str) -> Callable[[F], F]: ...
+    def inequality(self, name: str, fn: Any = None, **batch: Any) -> Any:
+        """Register B(x) ≤ 0, with the arguments of `equality`."""
+        return self._register(name, True, fn, **batch)
+
+    @torch.no_grad()
+    def violations(self) -> dict[str, Violation]:
+        """Violation by block, now: parameter-only blocks are evaluated.
+
+        Batch blocks show the running epoch, or the last one when no batch has been seen since;
+        a batch block that has never been seen is left out.
+        """
+        found = {}
+        for name, block in self.blocks.items():
+            if block.fn is not None:
+                found[name] = violation(block, block.flat(block.fn(), block.size))
+            elif name in self.epoch:
+                found[name] = violation(block, self.epoch[name].value(block))
+            elif name in self.latest:
+                found[name] = violation(block, self.latest[name])
+        return found
+
+    def claim(self, names: Sequence[str], owner: object) -> None:
+        """Give the named blocks to an owner, and close the registration."""
+        self._in_use = True
+        self._owners.update(dict.fromkeys(names, owner))
+
+    def check_owner(self, names: Sequence[str], owner: object) -> None:
+        """Raise when another owner has claimed one of the blocks since."""
+        for name in names:
+            if self._owners.get(name) is not owner:
+                raise RuntimeError(
+                    f"constraint {name!r} is owned by an optimizer that was built later; "
+                    "say with owns= which blocks each optimizer has"
+                )
+
+    def _register(
+        self,
+        name: str,
+        inequality: bool,
+        fn: Any,
+        size: int | None = None,
+        from_statistics: Callable[[Tensor], Tensor] | None = None,
+    ) -> Any:
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(f"name must be a Python identifier, got {name!r}")
+        if name in _RESERVED:
+            raise ValueError(f"name must not be one of {', '.join(_RESERVED)}, got {name!r}")
+        if name in self.blocks:
+            raise ValueError(f"constraint {name!r} is already registered")
+        if self._in_use:
+            raise RuntimeError(
+                f"cannot register {name!r}: the registry is in use by an optimizer; "
+                "register constraints before its first step"
+            )
+        if fn is not None and not callable(fn):
+            raise TypeError(f"fn of {name!r} must be callable, got {type(fn).__name__}")
+        if fn is not None and size is not None:
+            raise ValueError(f"fn and size of {name!r} exclude each other, got both")
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise ValueError(f"size of {name!r} must be a positive integer, got {size!r}")
+        if from_statistics is not None and size is None:
+            raise ValueError(f"size of {name!r} must be given with from_statistics, got None")
+        if fn is None and size is None:
+            return lambda decorated: self._register(name, inequality, decorated)
+        self.blocks[name] = Block(name, inequality, fn, size, from_statistics)
+        return fn
+
+
+def violation(block: Block, value: Tensor) -> Violation:
+    """|A(x)| or max(B(x), 0) of one block, by its largest entry and its norm."""
+    excess = value.clamp(min=0) if block.inequality else value.abs()
+    return Violation(float(excess.max()), norm(excess))

@@ -1,0 +1,180 @@
+"""DualState: multiplier y and penalty β of both routes, and the only method that moves them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import (
+    augmented_lagrangian,
+    dual_step,
+    eliminate_slack,
+    norm,
+    scaled_add,
+    slack_stiffness,
+    stiffness,
+)
+from torch_powalm.result import DualRecord
+
+
+class DualState:
+    """Multiplier y, penalty β and counter k, with the rules that move them.
+
+        w(r) = y + β∇φ(r)                     what multiplies the Jacobian
+        y ← y + σ∇φ(r),   β ← ωβ,   k ← k + 1
+
+    r is a flat vector (A(x), B(x)); inequalities are eliminated exactly and their y stays ≥ 0.
+
+    Args:
+        nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
+        beta_1: first penalty, > 0.
+        omega: growth of the penalty, ≥ 1.
+        sigma: dual step rule: "penalty" (σ = β) or "paper" (Algorithm 1, from sigma_1).
+        sigma_1: first dual step of the rule "paper", ≥ 0.
+        beta_max: largest penalty, ≥ beta_1.
+        y_max: largest absolute entry of y, > 0.
+        sufficient_decrease: in (0, 1): β grows only when ‖r‖ has not fallen by this factor since
+            the last update; None lets it grow at every update.
+    """
+
+    def __init__(
+        self,
+        *,
+        nu: float,
+        beta_1: float,
+        omega: float,
+        sigma: str,
+        sigma_1: float,
+        beta_max: float,
+        y_max: float,
+        sufficient_decrease: float | None,
+    ) -> None:
+        if not 0 < nu <= 1:
+            raise ValueError(f"nu must be in (0, 1], got {nu!r}")
+        if not 0 < beta_1 < math.inf:
+            raise ValueError(f"beta_1 must be positive and finite, got {beta_1!r}")
+        if not 1 <= omega < math.inf:
+            raise ValueError(f"omega must be at least 1 and finite, got {omega!r}")
+        if sigma not in ("penalty", "paper"):
+            raise ValueError(f"sigma must be 'penalty' or 'paper', got {sigma!r}")
+        if not 0 <= sigma_1 < math.inf:
+            raise ValueError(f"sigma_1 must be nonnegative and finite, got {sigma_1!r}")
+        if not beta_max >= beta_1:
+            raise ValueError(f"beta_max must be at least beta_1 = {beta_1!r}, got {beta_max!r}")
+        if not y_max > 0:
+            raise ValueError(f"y_max must be positive, got {y_max!r}")
+        if sufficient_decrease is not None and not 0 < sufficient_decrease < 1:
+            raise ValueError(
+                f"sufficient_decrease must be None or in (0, 1), got {sufficient_decrease!r}"
+            )
+        self.nu, self.beta_1, self.omega = float(nu), float(beta_1), float(omega)
+        self.sigma, self.sigma_1 = sigma, float(sigma_1)
+        self.beta_max, self.y_max = float(beta_max), float(y_max)
+        self.sufficient_decrease = sufficient_decrease
+
+        self.beta = self.beta_1
+        self.k = 1
+        self.y = torch.empty(0)  # one entry per constraint once started
+        self.start_norm = 0.0  # ‖∇φ(r_1)‖
+        self.last_norm = math.inf  # ‖r‖ at the last update
+        self.inequality: Tensor | None = None  # which entries are inequalities; None when none is
+        self.groups: list[slice] = []  # the parts of r that have a norm of their own
+
+    @property
+    def started(self) -> bool:
+        """Whether y has its size."""
+        return bool(len(self.y))
+
+    def start(
+        self, r: Tensor, inequality: Tensor | None = None, groups: Sequence[slice] | None = None
+    ) -> None:
+        """Set y = 0, β = β_1, k = 1 and remember ‖∇φ(r_1)‖.
+
+        Args:
+            r: (A(x_1), B(x_1)), flat.
+            inequality: boolean, which entries are inequalities; None when none is.
+            groups: slices that cover r and have a norm of their own; None for one norm of all.
+        """
+        self.inequality = inequality
+        self.groups = list(groups) if groups is not None else [slice(0, len(r))]
+        self.y = torch.zeros_like(r)
+        self.beta, self.k = self.beta_1, 1
+        pieces = self._pieces(r)
+        self.last_norm = math.hypot(*(norm(r_i) for r_i, _ in pieces))
+        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i, _ in pieces))
+
+    def weight(self, r: Tensor) -> Tensor:
+        """Weight w = y + β∇φ of the Jacobian at r; ≥ 0 for inequalities, 0 where inactive."""
+        parts = [scaled_add(self.y[g], r[g], self._stiffness(r, g)) for g in self.groups]
+        w = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self.inequality is None:
+            return w
+        return torch.where(self.inequality, w.clamp(min=0), w)
+
+    def value(self, r: Tensor) -> float:
+        """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
+        return sum(
+            augmented_lagrangian(0.0, r_i, self.y[g], self.beta, self.nu)
+            for g, (r_i, _) in zip(self.groups, self._pieces(r), strict=True)
+        )
+
+    def update(self, r: Tensor) -> DualRecord:
+        """Move y by σ∇φ(r), grow β, advance k."""
+        pieces = self._pieces(r)
+        r_norm = math.hypot(*(norm(r_i) for r_i, _ in pieces))
+        step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i, _ in pieces))
+        if self.sigma == "penalty":
+            sigma = self.beta
+        else:
+            sigma = dual_step(self.sigma_1, self.start_norm, step_norm, self.k)
+
+        parts = [
+            scaled_add(self.y[g], r_i, sigma / self.beta * c)
+            for g, (r_i, c) in zip(self.groups, pieces, strict=True)
+        ]
+        y = torch.cat(parts).clamp(-self.y_max, self.y_max)
+        violation = r
+        if self.inequality is not None:
+            y = torch.where(self.inequality, y.clamp(min=0), y)
+            violation = torch.where(self.inequality, r.clamp(min=0), r)
+        record = DualRecord(self.k, norm(violation), self.beta, sigma, norm(y))
+
+        self.y = y
+        if self.sufficient_decrease is None or r_norm > self.sufficient_decrease * self.last_norm:
+            self.beta = min(self.omega * self.beta, self.beta_max)
+        self.last_norm = r_norm
+        self.k += 1
+        return record
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running values; the settings belong to the constructor."""
+        return {
+            "y": self.y,
+            "beta": self.beta,
+            "k": self.k,
+            "start_norm": self.start_norm,
+            "last_norm": self.last_norm,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the running values of another state of the same size."""
+        self.y = state["y"].detach().clone()
+        self.beta, self.k = float(state["beta"]), int(state["k"])
+        self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
+
+    def _stiffness(self, r: Tensor, g: slice) -> float:
+        if self.inequality is None:
+            return stiffness(norm(r[g]) if self.nu < 1 else 1.0, self.beta, self.nu)
+        return slack_stiffness(r[g], self.y[g], self.inequality[g], self.beta, self.nu)
+
+    def _pieces(self, r: Tensor) -> list[tuple[Tensor, float]]:
+        """The eliminated residual and the stiffness of every group."""
+        pieces = []
+        for g in self.groups:
+            r_i, c = r[g], self._stiffness(r, g)
+            if self.inequality is not None:
+                r_i = eliminate_slack(r_i, self.y[g], self.inequality[g], c)
+            pieces.append((r_i, c))
+        return pieces

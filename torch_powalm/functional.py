@@ -1,0 +1,133 @@
+"""The formulas of the power augmented Lagrangian, as pure functions of flat vectors.
+
+    L_β(x, y) = f(x) + g(x) + ⟨y, r⟩ + β φ(r),     φ(r) = ‖r‖^(ν+1) / (ν+1),     0 < ν ≤ 1
+
+r holds the equalities A(x) and, for every inequality B(x) ≤ 0, the eliminated u = max(B(x), −t y).
+Everything is written with the stiffness c = β ‖r‖^(ν−1), since β∇φ(r) = c r and t = 1/c.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_LARGE = 1e30  # below it, a product with a float32 entry of a vector of norm one cannot overflow
+
+
+def norm(r: Tensor) -> float:
+    """Euclidean norm ‖r‖ of a flat vector, right also where the squares of its entries are not."""
+    value = math.sqrt(torch.dot(r, r).item())
+    if 1e-15 < value < 1e15:
+        return value
+    largest = r.abs().max()
+    top = float(largest)
+    if top == 0 or not math.isfinite(top):
+        return top
+    return top * float(torch.linalg.vector_norm(r / largest))
+
+
+def phi(r: Tensor, nu: float) -> float:
+    """Power term φ(r) = ‖r‖^(ν+1) / (ν+1)."""
+    return math.pow(norm(r), nu + 1) / (nu + 1)
+
+
+def grad_phi(r: Tensor, nu: float) -> Tensor:
+    """Gradient ∇φ(r) = ‖r‖^(ν−1) r, with ∇φ(0) = 0."""
+    return scaled_add(torch.zeros_like(r), r, stiffness(norm(r), 1.0, nu))
+
+
+def stiffness(r_norm: float, beta: float, nu: float) -> float:
+    """The factor c = β ‖r‖^(ν−1) of β∇φ(r) = c r; 0 at r = 0, where ∇φ vanishes."""
+    if nu == 1:
+        return beta
+    return beta * r_norm ** (nu - 1) if r_norm > 0 else 0.0
+
+
+def scaled_add(y: Tensor, r: Tensor, c: float) -> Tensor:
+    """Y + c r, also where c alone is too large for the type of r and c r is not."""
+    if c < _LARGE:
+        return torch.add(y, r, alpha=c)
+    root = min(
+        math.sqrt(c), 0.1 * torch.finfo(r.dtype).max
+    )  # finite in the type of r: 0 · root = 0
+    return torch.add(y, r * root, alpha=root)
+
+
+def slack_stiffness(r: Tensor, y: Tensor, inequality: Tensor, beta: float, nu: float) -> float:
+    """Stiffness c = 1/t at the exact minimiser of L_β over the slacks s ≥ 0 of B(x) + s = 0.
+
+        u = max(B, −t y),     t = ‖(A, u)‖^(1−ν) / β
+
+    Only entries with B < 0 < y move with t. In s = log t the equation is s = M(s) with a slope of
+    M in [0, 1 − ν], so its root is unique; Newton's method from above, inside a bracket, finds it.
+
+    Args:
+        r: (A(x), B(x)), finite.
+        y: multipliers, nonnegative where `inequality` is true.
+        inequality: which entries of r are inequalities.
+        beta: penalty β > 0.
+        nu: exponent ν in (0, 1].
+    """
+    if nu == 1:
+        return beta
+    fixed = norm(torch.where(inequality, r.clamp(min=0), r))
+    moves = inequality & (r < 0) & (y > 0)
+    # In double precision on the host: t y may underflow in single, and each step needs its value.
+    B_abs, y_moving = -r[moves].cpu().double(), y[moves].cpu().double()
+    if not len(B_abs):
+        return stiffness(fixed, beta, nu)
+
+    def image(s: float) -> tuple[float, float]:
+        """M(s) and its slope."""
+        t_y = y_moving * math.exp(s)
+        r_norm = max(math.hypot(fixed, norm(torch.minimum(t_y, B_abs))), 1e-300)
+        free = norm(torch.where(t_y < B_abs, t_y, 0.0))
+        return (1 - nu) * math.log(r_norm) - math.log(beta), (1 - nu) * (free / r_norm) ** 2
+
+    # Below t = e^-600, every moving entry is inactive whatever t is: the search may stop there.
+    low, high = -600.0, (1 - nu) * math.log(math.hypot(fixed, norm(B_abs))) - math.log(beta)
+    s = high
+    for _ in range(100):
+        M_s, slope = image(s)
+        low, high = (s, high) if M_s > s else (low, s)
+        newton = s + (M_s - s) / (1 - slope)
+        if abs(newton - s) <= 4e-16 * max(1.0, abs(s)):
+            break
+        s = max(newton if low < newton < high else M_s, -600.0)
+    return math.exp(-s)
+
+
+def eliminate_slack(r: Tensor, y: Tensor, inequality: Tensor, c: float) -> Tensor:
+    """(A, u) from (A, B), with u = max(B, −y/c); at c = 0 no entry moves and u = max(B, 0)."""
+    t = min(1 / c, _LARGE) if c > 0 else 0.0
+    return torch.where(inequality, torch.maximum(r, -t * y), r)
+
+
+def augmented_lagrangian(f_x: float, r: Tensor, y: Tensor, beta: float, nu: float) -> float:
+    """Value f(x) + ⟨y, r⟩ + β φ(r), with r = (A, u) after elimination of the slacks."""
+    return f_x + torch.dot(y, r).item() + beta * phi(r, nu)
+
+
+def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> float:
+    """Step size of the k-th multiplier update (paper, Algorithm 1, step 3).
+
+        σ = σ_1 min(1, ‖∇φ(r_1)‖ / ‖∇φ(r)‖ · log²2 / ((k+1) log²(k+2)))
+
+    ‖∇φ(r)‖ is ‖r‖^ν as in the paper when one norm couples all entries. The increments σ‖∇φ(r)‖ are
+    summable by construction, so ‖y‖ stays bounded.
+    """
+    decay = math.log(2) ** 2 / ((k + 1) * math.log(k + 2) ** 2)
+    if step_norm <= start_norm * decay:
+        return sigma_1
+    return sigma_1 * start_norm * decay / step_norm
+
+
+def total_norm(tensors: Sequence[Tensor]) -> float:
+    """Euclidean norm of several tensors of any shape as one vector; 0 for none."""
+    values = [t.coalesce().values() if t.is_sparse else t for t in tensors]
+    if all(t.device.type == "cpu" for t in values):
+        return math.hypot(*(norm(t.reshape(-1)) for t in values if t.numel()))
+    # On an accelerator every item() waits for the device: one for all tensors.
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float32).to(values[0].device) for t in values]
+    return float(torch.linalg.vector_norm(torch.stack(norms)))

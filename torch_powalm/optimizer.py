@@ -1,0 +1,504 @@
+"""PowerALMOptimizer: a torch optimizer that also meets constraints.
+
+One training step, top to bottom:
+
+    augment(loss, …)      batch blocks: loss + ⟨w, A_batch⟩ with w = y + β∇φ(A)
+    backward              the user's
+    step()                parameter-only blocks: p.grad += J_Aᵀ w; the base's step; prox
+    update_multipliers()  at the epoch's end: y += σ∇φ(A), β ← ωβ
+"""
+
+import copy
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_powalm import batch
+from torch_powalm.batch import BatchValue
+from torch_powalm.constraints import ConstraintRegistry, Tally
+from torch_powalm.dual import DualState
+from torch_powalm.functional import norm, total_norm
+from torch_powalm.injection import add_to_grad, check_reach, not_finite, vjp
+from torch_powalm.prox import Proximable
+from torch_powalm.result import DualRecord, TrainingResiduals
+from torch_powalm.vector import BlockVector
+from torch_powalm.wrapper import OptimizerWrapper
+
+_MEMORY = 0.9  # of the running norm of the augmented gradient
+_STATE = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "steps", "skipped"}
+_STATE |= {"gradient_norm"}
+
+
+class PowerALMOptimizer(OptimizerWrapper):
+    """Wraps a torch optimizer so that training solves min loss(x) s.t. A(x) = 0, B(x) ≤ 0.
+
+    Args:
+        base: the optimizer that makes the steps.
+        constraints: the blocks A and B.
+        nu: exponent of the penalty, in (0, 1]; 1 is the classical method, smaller is sharper.
+        beta_1: first penalty β, > 0.
+        omega: growth of β at every multiplier update, ≥ 1.
+        sigma: dual step, "penalty" (σ = β) or "paper" (starts at sigma_1 and keeps y bounded).
+        sigma_1: first dual step of the rule "paper", ≥ 0.
+        beta_max: largest β.
+        y_max: largest absolute multiplier.
+        sufficient_decrease: in (0, 1): β grows only if the residual has not fallen by this factor.
+        coupling: "all" (one norm over all blocks, as in the paper) or "block" (one each).
+        prox: convex terms by parameter; their prox follows every step, with the group's lr as step.
+        owns: names of the blocks this optimizer is for; None for all.
+        on_nonfinite: "raise", or "skip" the step or update (counted in `skipped`) when a
+            constraint or a gradient is not finite.
+
+    Example:
+        optimizer = PowerALMOptimizer(torch.optim.Adam(model.parameters()), constraints, nu=0.8)
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        constraints: ConstraintRegistry,
+        *,
+        nu: float = 0.8,
+        beta_1: float = 1.0,
+        omega: float = 1.1,
+        sigma: str = "penalty",
+        sigma_1: float = 10.0,
+        beta_max: float = math.inf,
+        y_max: float = math.inf,
+        sufficient_decrease: float | None = None,
+        coupling: str = "all",
+        prox: Mapping[Tensor, Proximable] | None = None,
+        owns: Sequence[str] | None = None,
+        on_nonfinite: str = "raise",
+    ) -> None:
+        super().__init__(base)
+        if not isinstance(constraints, ConstraintRegistry):
+            raise TypeError(
+                f"constraints must be a ConstraintRegistry, got {type(constraints).__name__}"
+            )
+        if coupling not in ("all", "block"):
+            raise ValueError(f"coupling must be 'all' or 'block', got {coupling!r}")
+        if on_nonfinite not in ("raise", "skip"):
+            raise ValueError(f"on_nonfinite must be 'raise' or 'skip', got {on_nonfinite!r}")
+        if isinstance(owns, str):
+            raise TypeError(f"owns must be a sequence of names, got {owns!r}")
+        known = {id(p) for p in self.params}
+        for p in prox or ():
+            if id(p) not in known:
+                raise ValueError(f"prox must have parameters of base as keys, got {p!r}")
+        self.constraints = constraints
+        self.coupling, self.on_nonfinite = coupling, on_nonfinite
+        self.owns = None if owns is None else list(owns)
+        self.dual = DualState(
+            nu=nu,
+            beta_1=beta_1,
+            omega=omega,
+            sigma=sigma,
+            sigma_1=sigma_1,
+            beta_max=beta_max,
+            y_max=y_max,
+            sufficient_decrease=sufficient_decrease,
+        )
+        self.steps = 0  # since the last multiplier update
+        self.skipped = 0  # steps and updates left out because something was not finite
+        self.gradient_norm = math.inf  # running norm of the augmented gradient since the update
+        self._prox = list((prox or {}).items())
+        self._vector: BlockVector | None = None
+        self._claim = object()
+        self._checked = False  # every block has been seen to reach a parameter
+        self._injected = False  # .grad holds the parameter-only blocks' part already
+        self._window = batch.Window()
+
+    def augment(
+        self,
+        loss: Tensor,
+        /,
+        *,
+        strict: Mapping[str, BatchValue] | None = None,
+        samples: float = 1.0,
+        window: Sequence[Mapping[str, BatchValue]] | None = None,
+        **values: BatchValue,
+    ) -> Tensor:
+        """Add the batch blocks to a loss: its value becomes L_β, its gradient has their part.
+
+        Args:
+            loss: scalar, of this batch.
+            strict: true values of blocks whose `values` are differentiable proxies: multipliers
+                and reports use them, gradients do not.
+            samples: weight of this batch in the epoch's averages.
+            window: the values of all micro-batches of this step, which makes gradient accumulation
+                exact; divide the result by their number, as a plain loss.
+            **values: for every batch block a tensor, (tensor, count) or additive statistics.
+        """
+        vector = self._ready()
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"loss must be a scalar tensor, got {got}")
+        if not 0 < samples < math.inf:
+            raise ValueError(f"samples must be positive and finite, got {samples!r}")
+        proxy = batch.tallies(vector.batch, values, samples, "augment")
+        reported = proxy
+        if strict:
+            if strict.keys() - values.keys():
+                raise KeyError(f"strict has no batch constraint {min(strict.keys() - values)!r}")
+            reported = batch.tallies(vector.batch, {**values, **strict}, samples, "strict")
+        whole, parts = proxy, 1
+        if window is not None:
+            others = [batch.tallies(vector.batch, part, samples, "window") for part in window]
+            whole, parts = batch.completed(proxy, others), len(others)
+
+        training = torch.is_grad_enabled() and loss.requires_grad
+        if training:
+            for name, t in proxy.items():
+                if not t.total.requires_grad:
+                    raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
+        A_batch = vector.batch_values(whole)
+        with torch.no_grad():
+            static = vector.evaluate() if vector.static else None
+            r = vector.join(static, A_batch)
+            if self._finite(r) and (
+                reported is proxy
+                or self._finite(vector.join(static, vector.batch_values(reported)))
+            ):
+                self._start(r)
+                w, value = self.dual.weight(r)[vector.static_size :], self.dual.value(r)
+            else:
+                w, value = torch.full_like(A_batch, math.nan), math.nan
+        surrogate = torch.dot(w, A_batch) * parts
+        if training:
+            self._window.add(surrogate, proxy, reported)
+        return loss + (surrogate + (value - surrogate.detach())).to(loss.device, loss.dtype)
+
+    def backward_constraints(self) -> None:
+        """Add the parameter-only blocks' gradient to .grad now, so that the total can be clipped.
+
+        Call it after backward (and `scaler.unscale_`); the next step() does not add it again.
+        """
+        self._injected = self._inject() is not None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Add the parameter-only blocks' gradient, let the base step, apply the prox terms.
+
+        A closure returns the (augmented) loss after backward: the base then sees the value of L_β,
+        and the closure's own first value is returned.
+        """
+        if closure is not None:
+            return self._step_with_closure(closure, **kwargs)
+        if self._initialises_state():
+            return self.base.step(**kwargs)
+        vector = self._ready()
+        reported = self._window.reported(vector.batch) if vector.batch else {}
+        if (not self._injected and self._inject() is None) or not self._gradient_is_finite():
+            return self._skip()
+        result = self.base.step(**kwargs)
+        self._finish_step(reported)
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and with them the batches they came from."""
+        self.base.zero_grad(set_to_none=set_to_none)
+        self._window.forget_done()
+        self._injected = False
+
+    @torch.no_grad()
+    def update_multipliers(self, **exact: Tensor) -> DualRecord:
+        """Move y and β by the values of now, and begin a new epoch.
+
+        Parameter-only blocks are evaluated; batch blocks take what the epoch has gathered, or the
+        exact values given here by name.
+        """
+        vector = self._ready()
+        unknown = exact.keys() - {block.name for block in vector.batch}
+        if unknown:
+            raise KeyError(f"update_multipliers has no batch constraint {min(unknown)!r}")
+        r = vector.join(
+            vector.evaluate() if vector.static else None,
+            self._epoch_values(vector, exact) if vector.batch else None,
+        )
+        violations = vector.violations(r)
+        if self._finite(r):
+            self._start(r)
+            record = self.dual.update(r)
+        else:
+            record = DualRecord(self.dual.k, math.nan, self.dual.beta, 0.0, norm(self.dual.y))
+            self.skipped += 1
+        for block in vector.batch:
+            self.constraints.latest[block.name] = vector.split(r)[block.name].clone()
+            self.constraints.epoch.pop(block.name, None)
+        self.steps, self.gradient_norm = 0, math.inf
+        return dataclasses.replace(record, violations=violations)
+
+    def should_update(
+        self,
+        *,
+        steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int = 1,
+        lam: float | None = None,
+    ) -> bool:
+        """Whether a multiplier update is due, by exactly one of three rules.
+
+        Args:
+            steps: every so many steps.
+            epochs: every so many epochs of `steps_per_epoch` steps.
+            steps_per_epoch: for `epochs`, usually len(loader).
+            lam: when the running norm of the augmented gradient is at most lam/β (Algorithm 1).
+        """
+        if [steps, epochs, lam].count(None) != 2:
+            raise ValueError(
+                "should_update takes exactly one of steps, epochs and lam, "
+                f"got {steps!r}, {epochs!r} and {lam!r}"
+            )
+        if lam is not None:
+            if not lam > 0:
+                raise ValueError(f"lam must be positive, got {lam!r}")
+            return self.gradient_norm <= lam / self.dual.beta
+        for name, every in (
+            ("steps", steps),
+            ("epochs", epochs),
+            ("steps_per_epoch", steps_per_epoch),
+        ):
+            if every is not None and every < 1:
+                raise ValueError(f"{name} must be at least 1, got {every!r}")
+        return self.steps >= (steps if steps is not None else (epochs or 1) * steps_per_epoch)
+
+    @torch.no_grad()
+    def residuals(self) -> TrainingResiduals:
+        """Norms of the augmented gradient and of the constraints, after a backward."""
+        vector = self._ready()
+        found = self._static_gradients(vector, self._batch_values(vector))
+        if found is None:
+            return TrainingResiduals(math.nan, math.nan)
+        r, extra = found
+        terms = {id(p): g for p, g in self._prox}
+        parts = []
+        for p, more in zip(self.params, extra, strict=True):
+            grad = p.grad if p.grad is not None else torch.zeros_like(p)
+            if more is not None and not self._injected:
+                grad = more + grad
+            parts.append(terms[id(p)].distance(p, grad) if id(p) in terms else total_norm([grad]))
+        primal = [v.norm for v in vector.violations(r).values()]
+        return TrainingResiduals(math.hypot(*parts), math.hypot(*primal))
+
+    def __repr__(self) -> str:
+        blocks = ", ".join(self.constraints.blocks if self.owns is None else self.owns)
+        return (
+            f"PowerALMOptimizer(nu={self.dual.nu}, beta={self.dual.beta:g}, owns {blocks} and "
+            f"{len(self.params)} parameters)\n{self.base!r}"
+        )
+
+    def _ready(self) -> BlockVector:
+        """The blocks as a vector, made at first use: the model is then where it is trained."""
+        if self._vector is None:
+            blocks = self.constraints.blocks
+            names = list(blocks) if self.owns is None else self.owns
+            for name in names:
+                if name not in blocks:
+                    raise KeyError(f"owns has no registered constraint {name!r}")
+            if not names:
+                raise ValueError("constraints must have at least one block, got none")
+            _check_params(self.params)
+            vector = BlockVector([blocks[name] for name in names], self.params[0].device)
+            self.constraints.claim(names, self._claim)
+            self._vector = vector
+        self.constraints.check_owner(self._vector.names, self._claim)
+        return self._vector
+
+    def _start(self, r: Tensor) -> None:
+        if not self.dual.started:
+            vector = self._ready()
+            self.dual.start(r, vector.inequality, self._groups(vector))
+
+    def _groups(self, vector: BlockVector) -> list[slice] | None:
+        return vector.slices() if self.coupling == "block" else None
+
+    def _finite(self, r: Tensor) -> bool:
+        if math.isfinite(norm(r)):
+            return True
+        if self.on_nonfinite == "raise":
+            raise FloatingPointError(
+                f"constraint {self._ready().not_finite(r)!r} must be finite, got nan or inf"
+            )
+        return False
+
+    def _batch_values(self, vector: BlockVector) -> Tensor | None:
+        """Batch blocks over the micro-batches whose gradients are in .grad."""
+        return vector.batch_values(self._window.proxy(vector.batch)) if vector.batch else None
+
+    def _static_gradients(
+        self, vector: BlockVector, A_batch: Tensor | None
+    ) -> tuple[Tensor, list[Tensor | None]] | None:
+        """(A, B) and J_Aᵀ w of the parameter-only blocks; None when not finite."""
+        if not vector.static:
+            return vector.join(None, A_batch), [None] * len(self.params)
+        if not self._checked:
+            check_reach(vector, self.params)
+            self._checked = True
+        with torch.enable_grad():
+            A_static = vector.evaluate()
+        r = vector.join(A_static, A_batch)
+        if not self._finite(r):
+            return None
+        self._start(r)
+        return r, vjp(A_static, self.params, self.dual.weight(r)[: vector.static_size])
+
+    @torch.no_grad()
+    def _inject(self) -> Tensor | None:
+        """Add J_Aᵀ w of the parameter-only blocks to .grad; returns r, or None if not finite."""
+        vector = self._ready()
+        found = self._static_gradients(vector, self._batch_values(vector))
+        if found is None:
+            return None
+        r, grads = found
+        add_to_grad(self.params, grads)
+        return r
+
+    def _gradient_is_finite(self) -> bool:
+        """Check the augmented gradient in .grad and follow its norm."""
+        now = total_norm([p.grad for p in self.params if p.grad is not None])
+        if math.isfinite(now):
+            past = self.gradient_norm if math.isfinite(self.gradient_norm) else now
+            self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * now
+            return True
+        if self.on_nonfinite == "raise":
+            name = not_finite(self._ready(), self.params)
+            what = f"gradient of constraint {name!r}" if name else "gradient of the loss"
+            raise FloatingPointError(f"{what} must be finite, got nan or inf")
+        return False
+
+    def _skip(self) -> None:
+        self.skipped += 1
+        self._window.clear()
+        self._injected = False
+
+    def _finish_step(self, reported: batch.Tallies) -> None:
+        """Prox terms, and the books: the step's batches join the epoch."""
+        step = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        for p, g in self._prox:
+            p.copy_(g.prox(p, step[id(p)]))
+        epoch = self.constraints.epoch
+        for name, seen in reported.items():
+            epoch[name] = epoch[name].plus(seen) if name in epoch else seen
+        self._window.clear()
+        self._injected = False
+        self.steps += 1
+
+    def _step_with_closure(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        vector = self._ready()
+        first: list[Any] = []  # the closure's first value and the batches it saw
+        # A line search evaluates at trial points; a failure there must not leave them behind.
+        backup = [p.clone() for p in self.params]
+
+        def augmented_closure() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            r = self._inject() if not self._injected else None
+            if (r is None and not self._injected) or not self._gradient_is_finite():
+                raise _NotFiniteError
+            if not first:
+                first.extend((loss, self._window.reported(vector.batch) if vector.batch else {}))
+            self._injected = False
+            if vector.batch or r is None or not isinstance(loss, Tensor | float):
+                return loss  # augment() has put the value of all blocks into it
+            return loss + self.dual.value(r)
+
+        try:
+            self.base.step(augmented_closure, **kwargs)
+        except (_NotFiniteError, FloatingPointError) as error:
+            for p, old in zip(self.params, backup, strict=True):
+                p.copy_(old)
+            if first:  # the base was inside its search: what it has learned there goes
+                self.base.state.clear()
+            if isinstance(error, FloatingPointError):
+                raise
+            return self._skip()
+        self._finish_step(first[1] if first else {})
+        return first[0] if first else None
+
+    def _initialises_state(self) -> bool:
+        """Whether this is the empty step by which torch's distributed checkpoints make state."""
+        return (
+            not self.base.state
+            and all(float(group["lr"]) == 0 for group in self.param_groups)
+            and total_norm([p.grad for p in self.params if p.grad is not None]) == 0
+        )
+
+    def _epoch_values(self, vector: BlockVector, exact: Mapping[str, Tensor]) -> Tensor:
+        values = []
+        for block in vector.batch:
+            if block.name in exact:
+                values.append(block.flat(exact[block.name], block.size).detach())
+            elif block.name in self.constraints.epoch:
+                values.append(self.constraints.epoch[block.name].value(block))
+            else:
+                raise RuntimeError(
+                    f"update_multipliers has seen no batch of {block.name!r} since the last update"
+                )
+        return torch.cat(values).to(vector.device)
+
+    def _extra_state(self) -> dict[str, Any]:
+        vector = self._ready()
+        dual = self.dual.state_dict()
+        dual["y"] = vector.split(dual["y"]) if self.dual.started else None
+        names = [block.name for block in vector.batch]
+        registry = self.constraints
+        return {
+            "powalm": {
+                **dual,
+                "epoch": {n: tuple(registry.epoch[n]) for n in names if n in registry.epoch},
+                "latest": {n: registry.latest[n] for n in names if n in registry.latest},
+                "steps": self.steps,
+                "skipped": self.skipped,
+                "gradient_norm": self.gradient_norm,
+            }
+        }
+
+    def _prepare_load(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        if "powalm" not in state_dict:
+            warnings.warn("state_dict has no multipliers, they stay as they are", stacklevel=3)
+            return lambda: None
+        vector, state = self._ready(), state_dict["powalm"]
+        missing = _STATE - state.keys() if isinstance(state, dict) else _STATE
+        if missing:
+            raise ValueError(f"state_dict['powalm'] must have {min(missing)!r}, got {state!r}")
+        y = None if state["y"] is None else vector.pack(state["y"])
+        epoch = {name: Tally(*sums) for name, sums in state["epoch"].items()}
+        fresh = copy.copy(self.dual)
+        fresh.y = torch.empty(0)
+        if y is not None:
+            fresh.start(y, vector.inequality, self._groups(vector))
+            fresh.load_state_dict({**state, "y": y})
+
+        def commit() -> None:
+            self.dual = fresh
+            for block in vector.batch:
+                self.constraints.epoch.pop(block.name, None)
+            self.constraints.epoch.update(epoch)
+            self.constraints.latest.update(state["latest"])
+            self.steps, self.skipped = int(state["steps"]), int(state["skipped"])
+            self.gradient_norm = float(state["gradient_norm"])
+            self._window.clear()
+
+        return commit
+
+
+class _NotFiniteError(Exception):
+    """Leaves the base's step when on_nonfinite="skip"."""
+
+
+def _check_params(params: Sequence[Tensor]) -> None:
+    devices = sorted({str(p.device) for p in params})
+    if len(devices) > 1:
+        raise ValueError(f"parameters must be on one device, got {', '.join(devices)}")
+    if any(getattr(p, "_fsdp_flattened", False) for p in params):
+        raise ValueError(
+            "parameters must not be flattened by FullyShardedDataParallel (a constraint would see "
+            "one rank's piece), got a flat parameter; use torch.distributed.fsdp.fully_shard"
+        )

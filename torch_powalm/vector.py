@@ -1,0 +1,113 @@
+"""BlockVector: the blocks of one optimizer as one flat vector, and back to names."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torch_powalm.constraints import Block, Tally, violation
+from torch_powalm.functional import norm
+from torch_powalm.result import Violation
+
+
+class BlockVector:
+    """Blocks as one flat vector: parameter-only blocks first, then batch blocks.
+
+    Sizes of parameter-only blocks are learned here, once; a later change raises.
+
+    Args:
+        blocks: at least one.
+        device: where the vector lives.
+    """
+
+    def __init__(self, blocks: Sequence[Block], device: torch.device) -> None:
+        self.device = device
+        self.static = [block for block in blocks if block.fn is not None]
+        self.batch = [block for block in blocks if block.fn is None]
+        self.sizes: dict[str, int] = {}
+        with torch.no_grad():
+            static = [len(value) for value in self._static_values()]
+        for block, size in zip(self.static, static, strict=True):
+            self.sizes[block.name] = size
+        for block in self.batch:
+            self.sizes[block.name] = block.size or 0
+        self.static_size = sum(static)
+        kinds = [block.inequality for block in (*self.static, *self.batch)]
+        self.inequality = (
+            torch.tensor(kinds).repeat_interleave(torch.tensor(self.lengths)).to(device)
+            if any(kinds)
+            else None
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Block names in the order of the vector."""
+        return list(self.sizes)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Block sizes in the order of the vector."""
+        return list(self.sizes.values())
+
+    def slices(self) -> list[slice]:
+        """The place of every block in the vector."""
+        ends = [sum(self.lengths[: i + 1]) for i in range(len(self.lengths))]
+        return [slice(end - size, end) for end, size in zip(ends, self.lengths, strict=True)]
+
+    def evaluate(self) -> Tensor:
+        """Values of the parameter-only blocks, flat, with a graph where gradients are enabled."""
+        values = self._static_values()
+        return values[0] if len(values) == 1 else torch.cat(values)
+
+    def static_values(self) -> dict[str, Tensor]:
+        """Values of the parameter-only blocks by name."""
+        return {b.name: v for b, v in zip(self.static, self._static_values(), strict=True)}
+
+    def batch_values(self, tallies: Mapping[str, Tally]) -> Tensor:
+        """Values of the batch blocks, flat."""
+        values = [tallies[block.name].value(block).to(self.device) for block in self.batch]
+        return values[0] if len(values) == 1 else torch.cat(values)
+
+    def join(self, static: Tensor | None, batch: Tensor | None) -> Tensor:
+        """The whole vector from its two parts; a part is None when it has no blocks."""
+        parts = [part.detach() for part in (static, batch) if part is not None]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """The pieces of a vector by block name."""
+        return dict(zip(self.names, torch.split(vector, self.lengths), strict=True))
+
+    def pack(self, pieces: Mapping[str, Tensor]) -> Tensor:
+        """A vector from saved pieces; a missing, unknown or resized block raises."""
+        for name in self.names:
+            if name not in pieces:
+                raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
+        for name, piece in pieces.items():
+            if name not in self.sizes:
+                raise ValueError(f"state_dict must have registered constraints only, got {name!r}")
+            if len(piece) != self.sizes[name]:
+                raise ValueError(
+                    f"constraint {name!r} in state_dict must have {self.sizes[name]} entries, "
+                    f"got {len(piece)}"
+                )
+        return torch.cat([pieces[name] for name in self.names]).to(self.device)
+
+    def violations(self, vector: Tensor) -> dict[str, Violation]:
+        """Violation by block name."""
+        blocks = {block.name: block for block in (*self.static, *self.batch)}
+        return {name: violation(blocks[name], v) for name, v in self.split(vector).items()}
+
+    def not_finite(self, vector: Tensor) -> str:
+        """Name of the first block with an entry that is not finite."""
+        return next(n for n, v in self.split(vector).items() if not math.isfinite(norm(v)))
+
+    def _static_values(self) -> list[Tensor]:
+        # Low precision would make the constraint noise: autocast is off while functions run.
+        if torch.is_autocast_enabled(self.device.type):
+            with torch.autocast(self.device.type, enabled=False):
+                return self._static_values()
+        return [
+            block.flat(block.fn(), self.sizes.get(block.name)).to(self.device)  # type: ignore[misc]
+            for block in self.static
+        ]

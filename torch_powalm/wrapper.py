@@ -1,0 +1,133 @@
+"""OptimizerWrapper: what torch and its engines expect of an optimizer that wraps another.
+
+Schedulers, GradScaler, accelerate, Fabric and Lightning touch `param_groups`, `state`, `defaults`,
+hooks, `step`, pickling and state dicts. All of it is answered here, so that the mathematics in
+optimizer.py is not interrupted by protocol: groups, state and defaults are views of the base's own
+(they stay the same objects after a load), and the base class's constructor is never run.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+class OptimizerWrapper(Optimizer):
+    """A torch optimizer that shares everything with `base`.
+
+    Args:
+        base: any torch optimizer that is not wrapped yet.
+    """
+
+    # A fused base would take over unscaling from GradScaler, which then skips its check of the
+    # gradients while the wrapper adds to them: parameters turn into nan.
+    _step_supports_amp_scaling = False
+
+    def __init__(self, base: Optimizer) -> None:
+        if isinstance(base, OptimizerWrapper):
+            raise TypeError(f"base must not be wrapped already, got {type(base).__name__}")
+        if not isinstance(base, Optimizer):
+            raise TypeError(f"base must be a torch.optim.Optimizer, got {type(base).__name__}")
+        self.base = base
+        self._start_protocol()
+
+    def _start_protocol(self) -> None:
+        for hooks in _HOOKS:
+            setattr(self, hooks, OrderedDict())
+        self._patch_step_function()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The base's parameter groups."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.base.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The base's state."""
+        return self.base.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.base.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The base's defaults."""
+        return self.base.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.base.defaults = defaults
+
+    @property
+    def params(self) -> list[Tensor]:
+        """All parameters of all groups."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base."""
+        self.base.add_param_group(param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients as the base does."""
+        self.base.zero_grad(set_to_none=set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base's state and what the wrapper adds, after the wrapper's own hooks."""
+        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
+            pre_hook(self)
+        state_dict = {**self.base.state_dict(), **self._extra_state()}
+        for post_hook in self._optimizer_state_dict_post_hooks.values():
+            state_dict = post_hook(self, state_dict) or state_dict
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` gave; nothing changes when the wrapper's part does not fit."""
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = pre_hook(self, state_dict) or state_dict
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
+            keys = list(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
+            raise ValueError(
+                f"state_dict must have the keys 'state' and 'param_groups', got {keys!r}"
+            )
+        commit = self._prepare_load(state_dict)
+        self.base.load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
+        commit()
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
+
+    def _extra_state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _prepare_load(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+        """Check the wrapper's part of a state dict; the returned function takes it over."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        # Public names only: the base's private contracts (amp scaling) must not show through.
+        if name.startswith("_") or "base" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.base, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Hooks and a `step` that a scheduler has patched belong to this object, not to its copies.
+        return {k: v for k, v in self.__dict__.items() if k not in (*_HOOKS, "step")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_protocol()
