@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +17,14 @@ def tallies(
     blocks: Sequence[Block], values: Mapping[str, BatchValue], samples: float, caller: str
 ) -> Tallies:
     """Read the values of all batch blocks; a missing or unknown name raises."""
-    unknown = values.keys() - {block.name for block in blocks}
-    if unknown:
-        raise KeyError(f"{caller} has no batch constraint {min(unknown)!r}")
+    found = {}
     for block in blocks:
         if block.name not in values:
             raise KeyError(f"{caller} must have a value of {block.name!r}, got none")
-    return {block.name: _tally(block, values[block.name], samples) for block in blocks}
+        found[block.name] = _tally(block, values[block.name], samples)
+    if len(values) > len(found):
+        raise KeyError(f"{caller} has no batch constraint {min(values.keys() - found)!r}")
+    return found
 
 
 def completed(part: Tallies, window: Sequence[Tallies]) -> Tallies:
@@ -43,10 +45,30 @@ def total(window: Sequence[Tallies]) -> Tallies:
 
 
 @dataclass
-class _Call:
+class Call:
+    """One call of augment(): what its gradients and what its reports are about."""
+
     proxy: Tallies
     reported: Tallies
     done: bool = False  # backward has passed through the augmented loss
+
+
+class Augment(torch.autograd.Function):
+    """The loss, with the gradient of loss + ⟨w, A⟩; backward marks the call as done."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Call) -> Tensor:
+        """Keep the value."""
+        ctx.save_for_backward(w)
+        ctx.call = call
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """One vector for each of the two."""
+        ctx.call.done = True
+        (w,) = ctx.saved_tensors
+        return grad, grad.to(w.dtype) * w, None, None
 
 
 class Window:
@@ -57,21 +79,22 @@ class Window:
     """
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
+        self._calls: list[Call] = []
 
-    def add(self, surrogate: Tensor, proxy: Tallies, reported: Tallies) -> None:
-        """Remember a call until its surrogate has been differentiated and stepped with."""
-        call = _Call({name: t.detached() for name, t in proxy.items()}, reported)
+    def add(self, proxy: Tallies, reported: Tallies) -> Call:
+        """Remember a call until it has been stepped with."""
+        seen = {name: t.detached() for name, t in proxy.items()}
+        if reported is proxy:
+            call = Call(seen, seen)
+        else:
+            call = Call(seen, {name: t.detached() for name, t in reported.items()})
         self._calls.append(call)
-
-        def mark(_: Tensor) -> None:
-            call.done = True
-
-        surrogate.register_hook(mark)  # type: ignore[no-untyped-call]
+        return call
 
     def forget_done(self) -> None:
         """Drop the calls whose gradients are being cleared."""
-        self._calls = [call for call in self._calls if not call.done]
+        if self._calls:
+            self._calls = [call for call in self._calls if not call.done]
 
     def clear(self) -> None:
         """Drop all calls."""
@@ -79,13 +102,13 @@ class Window:
 
     def proxy(self, blocks: Sequence[Block]) -> Tallies:
         """Sums that the gradients in .grad belong to."""
-        return total(self._done(blocks)[0])
+        return total([call.proxy for call in self._done(blocks)])
 
     def reported(self, blocks: Sequence[Block]) -> Tallies:
         """Sums of the true values, for multipliers and reports."""
-        return total(self._done(blocks)[1])
+        return total([call.reported for call in self._done(blocks)])
 
-    def _done(self, blocks: Sequence[Block]) -> tuple[list[Tallies], list[Tallies]]:
+    def _done(self, blocks: Sequence[Block]) -> list[Call]:
         done = [call for call in self._calls if call.done]
         if not done:
             names = ", ".join(repr(block.name) for block in blocks)
@@ -93,7 +116,7 @@ class Window:
                 f"step needs the batch constraints {names}; "
                 "call augment() and backward() on its result before"
             )
-        return [call.proxy for call in done], [call.reported for call in done]
+        return done
 
 
 def _tally(block: Block, value: BatchValue, samples: float) -> Tally:

@@ -43,7 +43,7 @@ class Block:
             raise ValueError(f"{what} must have at least one entry, got shape {tuple(value.shape)}")
         if size is not None and value.numel() != size:
             raise ValueError(f"{what} must have {size} entries, got {value.numel()}")
-        flat = value.reshape(-1)
+        flat = value if value.dim() == 1 else value.reshape(-1)
         return flat.float() if flat.element_size() < 4 else flat
 
 

@@ -81,6 +81,8 @@ class DualState:
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None when none is
         self.groups: list[slice] = []  # the parts of r that have a norm of their own
+        self._lower: Tensor | None = None  # u = max(B, t·lower): −y, and −inf for equalities
+        self._w_min: Tensor | None = None  # smallest weight: 0, and −inf for equalities
 
     @property
     def started(self) -> bool:
@@ -99,25 +101,29 @@ class DualState:
         """
         self.inequality = inequality
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
-        self.y = torch.zeros_like(r)
+        self._move(torch.zeros_like(r))
         self.beta, self.k = self.beta_1, 1
         pieces = self._pieces(r)
         self.last_norm = math.hypot(*(norm(r_i) for r_i, _ in pieces))
         self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i, _ in pieces))
 
-    def weight(self, r: Tensor) -> Tensor:
-        """Weight w = y + β∇φ of the Jacobian at r; ≥ 0 for inequalities, 0 where inactive."""
-        parts = [scaled_add(self.y[g], r[g], self._stiffness(r, g)) for g in self.groups]
+    def weight(self, r: Tensor) -> Tensor | None:
+        """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if not finite."""
+        parts = []
+        for g in self.groups:
+            r_g = r if len(self.groups) == 1 else r[g]
+            r_norm = norm(r_g)
+            if not math.isfinite(r_norm):
+                return None
+            parts.append(scaled_add(self.y[g], r_g, self._stiffness(r_g, r_norm, g)))
         w = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if self.inequality is None:
-            return w
-        return torch.where(self.inequality, w.clamp(min=0), w)
+        return w if self._w_min is None else torch.maximum(w, self._w_min)
 
     def value(self, r: Tensor) -> float:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         return sum(
-            augmented_lagrangian(0.0, r_i, self.y[g], self.beta, self.nu)
-            for g, (r_i, _) in zip(self.groups, self._pieces(r), strict=True)
+            augmented_lagrangian(0.0, r_g, self.y[g], self.beta, self.nu)
+            for g, (r_g, _) in zip(self.groups, self._pieces(r), strict=True)
         )
 
     def update(self, r: Tensor) -> DualRecord:
@@ -141,7 +147,7 @@ class DualState:
             violation = torch.where(self.inequality, r.clamp(min=0), r)
         record = DualRecord(self.k, norm(violation), self.beta, sigma, norm(y))
 
-        self.y = y
+        self._move(y)
         if self.sufficient_decrease is None or r_norm > self.sufficient_decrease * self.last_norm:
             self.beta = min(self.omega * self.beta, self.beta_max)
         self.last_norm = r_norm
@@ -160,21 +166,29 @@ class DualState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the running values of another state of the same size."""
-        self.y = state["y"].detach().clone()
+        self._move(state["y"].detach().clone())
         self.beta, self.k = float(state["beta"]), int(state["k"])
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
 
-    def _stiffness(self, r: Tensor, g: slice) -> float:
-        if self.inequality is None:
-            return stiffness(norm(r[g]) if self.nu < 1 else 1.0, self.beta, self.nu)
-        return slack_stiffness(r[g], self.y[g], self.inequality[g], self.beta, self.nu)
+    def _move(self, y: Tensor) -> None:
+        """Set y, and the bounds that inequalities take from it."""
+        self.y = y
+        if self.inequality is not None:
+            self._lower = torch.where(self.inequality, -y, -math.inf)
+            self._w_min = torch.zeros_like(y).masked_fill(~self.inequality, -math.inf)
+
+    def _stiffness(self, r: Tensor, r_norm: float, g: slice) -> float:
+        if self._lower is None:
+            return stiffness(r_norm, self.beta, self.nu)
+        return slack_stiffness(r, r_norm, self._lower[g], self.beta, self.nu)
 
     def _pieces(self, r: Tensor) -> list[tuple[Tensor, float]]:
-        """The eliminated residual and the stiffness of every group."""
+        """The residual (A, u) and the stiffness of every group."""
         pieces = []
         for g in self.groups:
-            r_i, c = r[g], self._stiffness(r, g)
-            if self.inequality is not None:
-                r_i = eliminate_slack(r_i, self.y[g], self.inequality[g], c)
-            pieces.append((r_i, c))
+            r_g = r[g]
+            c = self._stiffness(r_g, norm(r_g), g)
+            if self._lower is not None:
+                r_g = eliminate_slack(r_g, self._lower[g], 1 / c if c > 0 else 1.0)
+            pieces.append((r_g, c))
         return pieces

@@ -54,54 +54,50 @@ def scaled_add(y: Tensor, r: Tensor, c: float) -> Tensor:
     return torch.add(y, r * root, alpha=root)
 
 
-def slack_stiffness(r: Tensor, y: Tensor, inequality: Tensor, beta: float, nu: float) -> float:
+def slack_stiffness(r: Tensor, r_norm: float, lower: Tensor, beta: float, nu: float) -> float:
     """Stiffness c = 1/t at the exact minimiser of L_β over the slacks s ≥ 0 of B(x) + s = 0.
 
         u = max(B, −t y),     t = ‖(A, u)‖^(1−ν) / β
 
-    Only entries with B < 0 < y move with t. In s = log t the equation is s = M(s) with a slope of
-    M in [0, 1 − ν], so its root is unique; Newton's method from above, inside a bracket, finds it.
+    In s = log t this is s = M(s) with a slope of M in [0, 1 − ν], so its root is unique. Steps of
+    the fixed-point iteration fall to it from above; secant steps inside the bracket need a handful.
 
     Args:
         r: (A(x), B(x)), finite.
-        y: multipliers, nonnegative where `inequality` is true.
-        inequality: which entries of r are inequalities.
+        r_norm: ‖r‖.
+        lower: −y for inequalities, −inf for equalities.
         beta: penalty β > 0.
         nu: exponent ν in (0, 1].
     """
-    if nu == 1:
-        return beta
-    fixed = norm(torch.where(inequality, r.clamp(min=0), r))
-    moves = inequality & (r < 0) & (y > 0)
-    # In double precision on the host: t y may underflow in single, and each step needs its value.
-    B_abs, y_moving = -r[moves].cpu().double(), y[moves].cpu().double()
-    if not len(B_abs):
-        return stiffness(fixed, beta, nu)
+    if nu == 1 or r_norm == 0:
+        return stiffness(r_norm, beta, nu)
 
-    def image(s: float) -> tuple[float, float]:
-        """M(s) and its slope."""
-        t_y = y_moving * math.exp(s)
-        r_norm = max(math.hypot(fixed, norm(torch.minimum(t_y, B_abs))), 1e-300)
-        free = norm(torch.where(t_y < B_abs, t_y, 0.0))
-        return (1 - nu) * math.log(r_norm) - math.log(beta), (1 - nu) * (free / r_norm) ** 2
+    def image(s: float) -> float:
+        # At u = 0 the image is −inf; e^-600 is as good, since every moving entry is inactive there.
+        u_norm = max(norm(eliminate_slack(r, lower, math.exp(s))), 1e-300)
+        return max((1 - nu) * math.log(u_norm) - math.log(beta), -600.0)
 
-    # Below t = e^-600, every moving entry is inactive whatever t is: the search may stop there.
-    low, high = -600.0, (1 - nu) * math.log(math.hypot(fixed, norm(B_abs))) - math.log(beta)
-    s = high
+    tolerance = 4 * torch.finfo(r.dtype).eps
+    low, high = -math.inf, (1 - nu) * math.log(r_norm) - math.log(beta)
+    s_prev, gap_prev = high, image(high) - high
+    s = high + gap_prev
     for _ in range(100):
-        M_s, slope = image(s)
-        low, high = (s, high) if M_s > s else (low, s)
-        newton = s + (M_s - s) / (1 - slope)
-        if abs(newton - s) <= 4e-16 * max(1.0, abs(s)):
+        gap = image(s) - s
+        if abs(gap) <= tolerance * max(1.0, abs(s)):
             break
-        s = max(newton if low < newton < high else M_s, -600.0)
+        low, high = (s, high) if gap > 0 else (low, s)
+        # One division of h(s) = M(s) − s, whose slope lies in [−1, −ν].
+        slope = (gap - gap_prev) / (s - s_prev) if s != s_prev else -1.0
+        secant = s - gap / min(max(slope, -1.0), -nu)
+        s_prev, gap_prev = s, gap
+        s = secant if low < secant < high else s + gap
     return math.exp(-s)
 
 
-def eliminate_slack(r: Tensor, y: Tensor, inequality: Tensor, c: float) -> Tensor:
-    """(A, u) from (A, B), with u = max(B, −y/c); at c = 0 no entry moves and u = max(B, 0)."""
-    t = min(1 / c, _LARGE) if c > 0 else 0.0
-    return torch.where(inequality, torch.maximum(r, -t * y), r)
+def eliminate_slack(r: Tensor, lower: Tensor, t: float) -> Tensor:
+    """(A, u) from (A, B), with u = max(B, t · lower)."""
+    limits = torch.finfo(r.dtype)  # t stays in the range of the type: 0 · inf is nan
+    return torch.maximum(r, lower * min(max(t, limits.tiny), 0.1 * limits.max))
 
 
 def augmented_lagrangian(f_x: float, r: Tensor, y: Tensor, beta: float, nu: float) -> float:
@@ -126,8 +122,10 @@ def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> fl
 def total_norm(tensors: Sequence[Tensor]) -> float:
     """Euclidean norm of several tensors of any shape as one vector; 0 for none."""
     values = [t.coalesce().values() if t.is_sparse else t for t in tensors]
-    if all(t.device.type == "cpu" for t in values):
-        return math.hypot(*(norm(t.reshape(-1)) for t in values if t.numel()))
+    if all(t.is_cpu for t in values):
+        return math.hypot(
+            *[norm(t.view(-1) if t.is_contiguous() else t.reshape(-1)) for t in values]
+        )
     # On an accelerator every item() waits for the device: one for all tensors.
     norms = [torch.linalg.vector_norm(t, dtype=torch.float32).to(values[0].device) for t in values]
     return float(torch.linalg.vector_norm(torch.stack(norms)))

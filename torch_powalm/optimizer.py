@@ -125,7 +125,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         window: Sequence[Mapping[str, BatchValue]] | None = None,
         **values: BatchValue,
     ) -> Tensor:
-        """Add the batch blocks to a loss: its value becomes L_β, its gradient has their part.
+        """Give a loss the gradient of its batch blocks; its value stays the user's.
 
         Args:
             loss: scalar, of this batch.
@@ -159,43 +159,44 @@ class PowerALMOptimizer(OptimizerWrapper):
                 if not t.total.requires_grad:
                     raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
         A_batch = vector.batch_values(whole)
-        with torch.no_grad():
-            static = vector.evaluate() if vector.static else None
-            r = vector.join(static, A_batch)
-            if self._finite(r) and (
-                reported is proxy
-                or self._finite(vector.join(static, vector.batch_values(reported)))
-            ):
-                self._start(r)
-                w, value = self.dual.weight(r)[vector.static_size :], self.dual.value(r)
-            else:
-                w, value = torch.full_like(A_batch, math.nan), math.nan
-        surrogate = torch.dot(w, A_batch) * parts
-        if training:
-            self._window.add(surrogate, proxy, reported)
-        return loss + (surrogate + (value - surrogate.detach())).to(loss.device, loss.dtype)
+        static = None
+        if vector.static:
+            with torch.no_grad():
+                static = vector.evaluate()
+        w = self._weight(vector.join(static, A_batch))
+        if reported is not proxy:
+            true = vector.join(static, vector.batch_values(reported))
+            w = w if self._finite(true) else None
+        if w is None:  # on_nonfinite="skip": the step will see a gradient of nan
+            w = torch.full((sum(vector.lengths),), math.nan, device=vector.device)
+        w = w[vector.static_size :] if vector.static else w
+        if parts > 1:
+            w = w * parts
+        call = self._window.add(proxy, reported) if training else None
+        augmented: Tensor = batch.Augment.apply(loss, A_batch, w, call)
+        return augmented
 
+    @torch.no_grad()
     def backward_constraints(self) -> None:
         """Add the parameter-only blocks' gradient to .grad now, so that the total can be clipped.
 
         Call it after backward (and `scaler.unscale_`); the next step() does not add it again.
         """
-        self._injected = self._inject() is not None
+        self._injected = self._inject(self._ready(), self.params)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+    def _step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Add the parameter-only blocks' gradient, let the base step, apply the prox terms.
 
-        A closure returns the (augmented) loss after backward: the base then sees the value of L_β,
-        and the closure's own first value is returned.
+        A closure calls backward on the (augmented) loss and returns it: the base then sees the
+        value of L_β, and the closure's own first value is returned.
         """
         if closure is not None:
             return self._step_with_closure(closure, **kwargs)
-        if self._initialises_state():
+        if not self.base.state and self._initialises_state():
             return self.base.step(**kwargs)
-        vector = self._ready()
+        vector, params = self._ready(), self.params
         reported = self._window.reported(vector.batch) if vector.batch else {}
-        if (not self._injected and self._inject() is None) or not self._gradient_is_finite():
+        if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
             return self._skip()
         result = self.base.step(**kwargs)
         self._finish_step(reported)
@@ -273,15 +274,18 @@ class PowerALMOptimizer(OptimizerWrapper):
     def residuals(self) -> TrainingResiduals:
         """Norms of the augmented gradient and of the constraints, after a backward."""
         vector = self._ready()
-        found = self._static_gradients(vector, self._batch_values(vector))
-        if found is None:
+        A_static, r = self._residual(vector)
+        w = self._weight(r)
+        if w is None:
             return TrainingResiduals(math.nan, math.nan)
-        r, extra = found
+        extra: list[Tensor | None] = [None] * len(self.params)
+        if A_static is not None and not self._injected:
+            extra = vjp(A_static, self.params, w[: vector.static_size])
         terms = {id(p): g for p, g in self._prox}
         parts = []
         for p, more in zip(self.params, extra, strict=True):
             grad = p.grad if p.grad is not None else torch.zeros_like(p)
-            if more is not None and not self._injected:
+            if more is not None:
                 grad = more + grad
             parts.append(terms[id(p)].distance(p, grad) if id(p) in terms else total_norm([grad]))
         primal = [v.norm for v in vector.violations(r).values()]
@@ -319,6 +323,17 @@ class PowerALMOptimizer(OptimizerWrapper):
     def _groups(self, vector: BlockVector) -> list[slice] | None:
         return vector.slices() if self.coupling == "block" else None
 
+    def _weight(self, r: Tensor) -> Tensor | None:
+        """The weight at r, or None under on_nonfinite="skip"."""
+        if not self.dual.started:
+            if not self._finite(r):
+                return None
+            self._start(r)
+        w = self.dual.weight(r)
+        if w is None:
+            self._finite(r)
+        return w
+
     def _finite(self, r: Tensor) -> bool:
         if math.isfinite(norm(r)):
             return True
@@ -328,47 +343,38 @@ class PowerALMOptimizer(OptimizerWrapper):
             )
         return False
 
-    def _batch_values(self, vector: BlockVector) -> Tensor | None:
-        """Batch blocks over the micro-batches whose gradients are in .grad."""
-        return vector.batch_values(self._window.proxy(vector.batch)) if vector.batch else None
+    def _residual(self, vector: BlockVector) -> tuple[Tensor | None, Tensor]:
+        """A of the parameter-only blocks with a graph, and the whole (A, B) of this step."""
+        A_batch = vector.batch_values(self._window.proxy(vector.batch)) if vector.batch else None
+        A_static = None
+        if vector.static:
+            with torch.enable_grad():
+                A_static = vector.evaluate()
+        return A_static, vector.join(A_static, A_batch)
 
-    def _static_gradients(
-        self, vector: BlockVector, A_batch: Tensor | None
-    ) -> tuple[Tensor, list[Tensor | None]] | None:
-        """(A, B) and J_Aᵀ w of the parameter-only blocks; None when not finite."""
+    def _inject(self, vector: BlockVector, params: Sequence[Tensor]) -> bool:
+        """Add J_Aᵀ w of the parameter-only blocks to .grad, unless a constraint is not finite."""
         if not vector.static:
-            return vector.join(None, A_batch), [None] * len(self.params)
+            return True
         if not self._checked:
-            check_reach(vector, self.params)
+            check_reach(vector, params)
             self._checked = True
-        with torch.enable_grad():
-            A_static = vector.evaluate()
-        r = vector.join(A_static, A_batch)
-        if not self._finite(r):
-            return None
-        self._start(r)
-        return r, vjp(A_static, self.params, self.dual.weight(r)[: vector.static_size])
+        A_static, r = self._residual(vector)
+        w = self._weight(r)
+        if w is None or A_static is None:
+            return False
+        add_to_grad(params, vjp(A_static, params, w[: vector.static_size] if vector.batch else w))
+        return True
 
-    @torch.no_grad()
-    def _inject(self) -> Tensor | None:
-        """Add J_Aᵀ w of the parameter-only blocks to .grad; returns r, or None if not finite."""
-        vector = self._ready()
-        found = self._static_gradients(vector, self._batch_values(vector))
-        if found is None:
-            return None
-        r, grads = found
-        add_to_grad(self.params, grads)
-        return r
-
-    def _gradient_is_finite(self) -> bool:
+    def _is_finite(self, params: Sequence[Tensor]) -> bool:
         """Check the augmented gradient in .grad and follow its norm."""
-        now = total_norm([p.grad for p in self.params if p.grad is not None])
+        now = total_norm([p.grad for p in params if p.grad is not None])
         if math.isfinite(now):
             past = self.gradient_norm if math.isfinite(self.gradient_norm) else now
             self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * now
             return True
         if self.on_nonfinite == "raise":
-            name = not_finite(self._ready(), self.params)
+            name = not_finite(self._ready(), params)
             what = f"gradient of constraint {name!r}" if name else "gradient of the loss"
             raise FloatingPointError(f"{what} must be finite, got nan or inf")
         return False
@@ -380,9 +386,9 @@ class PowerALMOptimizer(OptimizerWrapper):
 
     def _finish_step(self, reported: batch.Tallies) -> None:
         """Prox terms, and the books: the step's batches join the epoch."""
-        step = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
-        for p, g in self._prox:
-            p.copy_(g.prox(p, step[id(p)]))
+        if self._prox:
+            with torch.no_grad():
+                self._apply_prox()
         epoch = self.constraints.epoch
         for name, seen in reported.items():
             epoch[name] = epoch[name].plus(seen) if name in epoch else seen
@@ -390,30 +396,33 @@ class PowerALMOptimizer(OptimizerWrapper):
         self._injected = False
         self.steps += 1
 
+    def _apply_prox(self) -> None:
+        lr = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        for p, g in self._prox:
+            p.copy_(g.prox(p, lr[id(p)]))
+
     def _step_with_closure(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        vector = self._ready()
+        vector, params = self._ready(), self.params
         first: list[Any] = []  # the closure's first value and the batches it saw
         # A line search evaluates at trial points; a failure there must not leave them behind.
-        backup = [p.clone() for p in self.params]
+        backup = [p.detach().clone() for p in params]
 
         def augmented_closure() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            r = self._inject() if not self._injected else None
-            if (r is None and not self._injected) or not self._gradient_is_finite():
+            if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
                 raise _NotFiniteError
             if not first:
                 first.extend((loss, self._window.reported(vector.batch) if vector.batch else {}))
             self._injected = False
-            if vector.batch or r is None or not isinstance(loss, Tensor | float):
-                return loss  # augment() has put the value of all blocks into it
-            return loss + self.dual.value(r)
+            return loss if loss is None else loss + self.dual.value(self._residual(vector)[1])
 
         try:
             self.base.step(augmented_closure, **kwargs)
         except (_NotFiniteError, FloatingPointError) as error:
-            for p, old in zip(self.params, backup, strict=True):
-                p.copy_(old)
+            with torch.no_grad():
+                for p, old in zip(params, backup, strict=True):
+                    p.copy_(old)
             if first:  # the base was inside its search: what it has learned there goes
                 self.base.state.clear()
             if isinstance(error, FloatingPointError):
@@ -425,8 +434,7 @@ class PowerALMOptimizer(OptimizerWrapper):
     def _initialises_state(self) -> bool:
         """Whether this is the empty step by which torch's distributed checkpoints make state."""
         return (
-            not self.base.state
-            and all(float(group["lr"]) == 0 for group in self.param_groups)
+            all(float(group["lr"]) == 0 for group in self.param_groups)
             and total_norm([p.grad for p in self.params if p.grad is not None]) == 0
         )
 

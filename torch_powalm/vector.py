@@ -33,22 +33,14 @@ class BlockVector:
         for block in self.batch:
             self.sizes[block.name] = block.size or 0
         self.static_size = sum(static)
+        self.names = list(self.sizes)
+        self.lengths = list(self.sizes.values())
         kinds = [block.inequality for block in (*self.static, *self.batch)]
         self.inequality = (
             torch.tensor(kinds).repeat_interleave(torch.tensor(self.lengths)).to(device)
             if any(kinds)
             else None
         )
-
-    @property
-    def names(self) -> list[str]:
-        """Block names in the order of the vector."""
-        return list(self.sizes)
-
-    @property
-    def lengths(self) -> list[int]:
-        """Block sizes in the order of the vector."""
-        return list(self.sizes.values())
 
     def slices(self) -> list[slice]:
         """The place of every block in the vector."""
@@ -66,13 +58,16 @@ class BlockVector:
 
     def batch_values(self, tallies: Mapping[str, Tally]) -> Tensor:
         """Values of the batch blocks, flat."""
-        values = [tallies[block.name].value(block).to(self.device) for block in self.batch]
-        return values[0] if len(values) == 1 else torch.cat(values)
+        values = [tallies[block.name].value(block) for block in self.batch]
+        return (values[0] if len(values) == 1 else torch.cat(values)).to(self.device)
 
     def join(self, static: Tensor | None, batch: Tensor | None) -> Tensor:
         """The whole vector from its two parts; a part is None when it has no blocks."""
-        parts = [part.detach() for part in (static, batch) if part is not None]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if batch is None and static is not None:
+            return static.detach()
+        if static is None and batch is not None:
+            return batch.detach()
+        return torch.cat([part.detach() for part in (static, batch) if part is not None])
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """The pieces of a vector by block name."""
@@ -107,7 +102,8 @@ class BlockVector:
         if torch.is_autocast_enabled(self.device.type):
             with torch.autocast(self.device.type, enabled=False):
                 return self._static_values()
-        return [
-            block.flat(block.fn(), self.sizes.get(block.name)).to(self.device)  # type: ignore[misc]
-            for block in self.static
-        ]
+        values = []
+        for block in self.static:
+            value = block.flat(block.fn(), self.sizes.get(block.name))  # type: ignore[misc]
+            values.append(value if value.device == self.device else value.to(self.device))
+        return values

@@ -10,8 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 _HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -78,6 +80,25 @@ class OptimizerWrapper(Optimizer):
     def params(self) -> list[Tensor]:
         """All parameters of all groups."""
         return [p for group in self.param_groups for p in group["params"]]
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Make a step; see the class for what it does."""
+        watched = (
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+            or torch._C._autograd._profiler_enabled()
+        )
+        if watched:
+            return Optimizer.profile_hook_step(type(self)._step)(self, closure, **kwargs)
+        return self._step(closure, **kwargs)
+
+    # Torch would wrap every step in hooks and a profiler range; here only those that are watched.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        raise NotImplementedError
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
