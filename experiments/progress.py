@@ -8,6 +8,6 @@ from rich.progress import track as rich_track
 T = TypeVar("T")
 
 
-def track(items: Iterable[T], label: str) -> Iterable[T]:
+def track(items: Iterable[T], label: str, total: int | None = None) -> Iterable[T]:
     """The items, with a bar that disappears when they are done."""
-    return rich_track(items, description=label, transient=True)
+    return rich_track(items, description=label, total=total, transient=True)

@@ -18,6 +18,8 @@ from torch_powalm.functional import (
 )
 from torch_powalm.result import DualRecord
 
+_BETA_LIMIT = 1e200  # a penalty that grows for ever stays a number
+
 
 class DualState:
     """Multiplier y, penalty β and counter k, with the rules that move them.
@@ -99,13 +101,13 @@ class DualState:
             inequality: boolean, which entries are inequalities; None when none is.
             groups: slices that cover r and have a norm of their own; None for one norm of all.
         """
-        self.inequality = inequality
+        self.inequality, self._lower, self._w_min = inequality, None, None
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
         self._move(torch.zeros_like(r))
         self.beta, self.k = self.beta_1, 1
         pieces = self._pieces(r)
-        self.last_norm = math.hypot(*(norm(r_i) for r_i, _ in pieces))
-        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i, _ in pieces))
+        self.last_norm = math.hypot(*(norm(r_i) for r_i in pieces))
+        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
 
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if not finite."""
@@ -123,22 +125,22 @@ class DualState:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         return sum(
             augmented_lagrangian(0.0, r_g, self.y[g], self.beta, self.nu)
-            for g, (r_g, _) in zip(self.groups, self._pieces(r), strict=True)
+            for g, r_g in zip(self.groups, self._pieces(r), strict=True)
         )
 
     def update(self, r: Tensor) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k."""
         pieces = self._pieces(r)
-        r_norm = math.hypot(*(norm(r_i) for r_i, _ in pieces))
-        step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i, _ in pieces))
+        r_norm = math.hypot(*(norm(r_i) for r_i in pieces))
+        step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
         if self.sigma == "penalty":
             sigma = self.beta
         else:
             sigma = dual_step(self.sigma_1, self.start_norm, step_norm, self.k)
 
         parts = [
-            scaled_add(self.y[g], r_i, sigma / self.beta * c)
-            for g, (r_i, c) in zip(self.groups, pieces, strict=True)
+            scaled_add(self.y[g], r_i, sigma * stiffness(norm(r_i), 1.0, self.nu))
+            for g, r_i in zip(self.groups, pieces, strict=True)
         ]
         y = torch.cat(parts).clamp(-self.y_max, self.y_max)
         violation = r
@@ -149,7 +151,7 @@ class DualState:
 
         self._move(y)
         if self.sufficient_decrease is None or r_norm > self.sufficient_decrease * self.last_norm:
-            self.beta = min(self.omega * self.beta, self.beta_max)
+            self.beta = min(self.omega * self.beta, self.beta_max, _BETA_LIMIT)
         self.last_norm = r_norm
         self.k += 1
         return record
@@ -182,13 +184,13 @@ class DualState:
             return stiffness(r_norm, self.beta, self.nu)
         return slack_stiffness(r, r_norm, self._lower[g], self.beta, self.nu)
 
-    def _pieces(self, r: Tensor) -> list[tuple[Tensor, float]]:
-        """The residual (A, u) and the stiffness of every group."""
+    def _pieces(self, r: Tensor) -> list[Tensor]:
+        """The residual (A, u) of every group."""
         pieces = []
         for g in self.groups:
             r_g = r[g]
-            c = self._stiffness(r_g, norm(r_g), g)
             if self._lower is not None:
+                c = self._stiffness(r_g, norm(r_g), g)
                 r_g = eliminate_slack(r_g, self._lower[g], 1 / c if c > 0 else 1.0)
-            pieces.append((r_g, c))
+            pieces.append(r_g)
         return pieces

@@ -1,0 +1,210 @@
+"""The dual state: its sequences by hand, its settings, and what they do."""
+
+import math
+
+import pytest
+import torch
+
+from torch_powalm import DualState
+
+DEFAULTS = dict(
+    nu=0.5,
+    beta_1=2.0,
+    omega=3.0,
+    sigma="penalty",
+    sigma_1=10.0,
+    beta_max=math.inf,
+    y_max=math.inf,
+    sufficient_decrease=None,
+)
+
+
+def state(**settings):
+    return DualState(**{**DEFAULTS, **settings})
+
+
+def vector(*entries):
+    return torch.tensor(entries, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(nu=1.5), r"nu must be in \(0, 1\], got 1.5"),
+        (dict(nu=0), r"nu must be in \(0, 1\], got 0"),
+        (dict(nu=math.nan), r"nu must be in \(0, 1\], got nan"),
+        (dict(beta_1=0.0), "beta_1 must be positive and finite, got 0.0"),
+        (dict(beta_1=math.inf), "beta_1 must be positive and finite, got inf"),
+        (dict(omega=0.9), "omega must be at least 1 and finite, got 0.9"),
+        (dict(sigma="dual"), "sigma must be 'penalty' or 'paper', got 'dual'"),
+        (dict(sigma=-1.0), "sigma must be 'penalty' or 'paper', got -1.0"),
+        (dict(sigma_1=-1.0), "sigma_1 must be nonnegative and finite, got -1.0"),
+        (dict(beta_max=1.0), "beta_max must be at least beta_1 = 2.0, got 1.0"),
+        (dict(y_max=0.0), "y_max must be positive, got 0.0"),
+        (
+            dict(sufficient_decrease=1.0),
+            r"sufficient_decrease must be None or in \(0, 1\), got 1.0",
+        ),
+    ],
+)
+def test_settings_out_of_range_raise(settings, message):
+    with pytest.raises(ValueError, match=message):
+        state(**settings)
+
+
+@pytest.mark.parametrize("sigma", ["paper", "penalty"])
+def test_sequences_equal_a_hand_computation(sigma):
+    dual = state(sigma=sigma, nu=0.5)
+    residuals = [vector(3.0, 4.0), vector(0.6, -0.8), vector(0.0, 0.01), vector(0.0, 0.0)]
+    start = 5.0
+    dual.start(residuals[0])
+    y, beta = [0.0, 0.0], 2.0
+    for k, r in enumerate(residuals, start=1):
+        a = math.hypot(*r.tolist())
+        s = beta
+        if sigma == "paper":
+            s = 10.0
+            if a > 0:
+                bound = start**0.5 * math.log(2) ** 2 / (a**0.5 * (k + 1) * math.log(k + 2) ** 2)
+                s = 10.0 * min(1.0, bound)
+        record = dual.update(r)
+        if a > 0:
+            y = [y_i + s * a**-0.5 * r_i for y_i, r_i in zip(y, r.tolist(), strict=True)]
+        assert record.sigma == pytest.approx(s, rel=1e-12)
+        assert record.k == k
+        assert record.beta == pytest.approx(beta, rel=1e-12)
+        assert record.primal_residual == pytest.approx(a, rel=1e-12)
+        assert record.y_norm == pytest.approx(math.hypot(*y), rel=1e-12)
+        torch.testing.assert_close(dual.y, vector(*y), rtol=1e-12, atol=0.0)
+        beta *= 3.0
+        assert dual.beta == pytest.approx(beta, rel=1e-12)
+
+
+def test_weight_at_nu_one_with_inequalities_is_classical():
+    dual = state(nu=1.0)
+    inequality = torch.tensor([False, True, True])
+    dual.start(vector(1.0, 1.0, 1.0), inequality)
+    dual.update(vector(1.0, 2.0, 3.0))
+    torch.testing.assert_close(dual.y, vector(2.0, 4.0, 6.0), rtol=1e-12, atol=0.0)
+    # β = 6: w = y + βA for equalities, max(y + βB, 0) for inequalities
+    w = dual.weight(vector(-1.0, -1.0, 0.5))
+    torch.testing.assert_close(w, vector(-4.0, 0.0, 9.0), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("nu", [0.3, 0.7, 1.0])
+def test_the_penalty_rule_moves_y_to_the_weight(nu):
+    dual = state(nu=nu)
+    inequality = torch.tensor([False, True, True, True])
+    dual.start(vector(1.0, 1.0, 1.0, 1.0), inequality)
+    for seed in range(20):
+        r = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        w = dual.weight(r)
+        dual.update(r)
+        torch.testing.assert_close(dual.y, w, rtol=1e-12, atol=1e-12)
+        assert (dual.y[inequality] >= 0).all()
+        dual.beta = 2.0
+
+
+def test_inactive_inequalities_have_weight_zero_and_keep_y_zero():
+    dual = state(nu=0.7)
+    inequality = torch.tensor([True, True])
+    dual.start(vector(-1.0, -2.0), inequality)
+    assert torch.equal(dual.weight(vector(-1.0, -2.0)), vector(0.0, 0.0))
+    record = dual.update(vector(-1.0, -2.0))
+    assert torch.equal(dual.y, vector(0.0, 0.0))
+    assert record.primal_residual == 0.0
+
+
+@pytest.mark.parametrize("nu", [0.3, 1.0])
+def test_value_has_the_weight_as_gradient(nu):
+    inequality = torch.tensor([False, True, True, True])
+    dual = state(nu=nu)
+    dual.start(vector(0.1, 0.2, 0.3, 0.1), inequality)
+    dual.update(vector(0.5, 0.2, 0.3, 0.0))
+    for r in (vector(0.4, -0.2, 0.1, -3.0), vector(0.4, 0.2, -0.05, 0.2)):
+        w = dual.weight(r)
+        for i in range(4):
+            step = torch.zeros(4, dtype=torch.float64)
+            step[i] = 1e-6
+            slope = (dual.value(r + step) - dual.value(r - step)) / 2e-6
+            assert w[i].item() == pytest.approx(slope, rel=1e-6, abs=1e-6)
+
+
+def test_block_coupling_gives_each_group_its_own_norm():
+    dual = state(nu=0.5)
+    dual.start(vector(1.0, 1.0, 1.0), groups=[slice(0, 2), slice(2, 3)])
+    w = dual.weight(vector(3.0, 4.0, 0.25))
+    expected = 2.0 * vector(3.0 / 5**0.5, 4.0 / 5**0.5, 0.25 / 0.5)
+    torch.testing.assert_close(w, expected, rtol=1e-12, atol=0.0)
+
+
+def test_beta_grows_only_without_sufficient_decrease():
+    dual = state(sufficient_decrease=0.5)
+    dual.start(vector(1.0))
+    betas = []
+    for violation in (0.9, 0.4, 0.3, 0.1):
+        dual.update(vector(violation))
+        betas.append(dual.beta)
+    assert betas == [6.0, 6.0, 18.0, 18.0]
+
+
+def test_beta_and_y_stop_at_their_caps():
+    dual = state(beta_max=5.0, y_max=1.5)
+    dual.start(vector(4.0, -4.0))
+    dual.update(vector(4.0, -4.0))
+    assert dual.beta == 5.0
+    assert torch.equal(dual.y, vector(1.5, -1.5))
+
+
+def test_multipliers_stay_bounded_under_the_papers_rule():
+    dual = state(sigma="paper", nu=0.6)
+    dual.start(vector(2.0, 0.0))
+    norms = [dual.update(vector(2.0, 0.0)).y_norm for _ in range(3000)]
+    bound = (
+        10.0
+        * 2.0**0.6
+        * sum(math.log(2) ** 2 / ((k + 1) * math.log(k + 2) ** 2) for k in range(1, 3001))
+    )
+    assert norms[-1] == pytest.approx(bound, rel=1e-10)
+    assert norms[-1] - norms[999] < 0.05 * norms[-1]
+
+
+def test_a_residual_that_is_not_finite_has_no_weight():
+    dual = state()
+    dual.start(vector(1.0, 1.0))
+    assert dual.weight(vector(1.0, math.nan)) is None
+    assert dual.weight(vector(math.inf, 0.0)) is None
+
+
+@pytest.mark.parametrize("nu", [0.3, 1.0])
+@pytest.mark.parametrize("beta_1", [1e-12, 1e12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_penalties_give_the_formulas_value(nu, beta_1, dtype):
+    dual = state(nu=nu, beta_1=beta_1)
+    for scale in (1e-25, 1e-3, 1e6):
+        r = torch.tensor([3.0 * scale, 0.0, 4.0 * scale], dtype=dtype)
+        dual.start(r)
+        expected = torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64) * beta_1 * (5 * scale) ** nu
+        torch.testing.assert_close(dual.weight(r).double(), expected, rtol=1e-5, atol=0.0)
+
+
+def test_a_state_dict_continues_the_sequence():
+    one, two = (
+        state(sigma="paper", sufficient_decrease=0.9),
+        state(sigma="paper", sufficient_decrease=0.9),
+    )
+    one.start(vector(1.0, 2.0))
+    one.update(vector(0.5, 1.0))
+    two.start(vector(9.0, 9.0))
+    two.load_state_dict(one.state_dict())
+    assert one.update(vector(0.3, 0.4)) == two.update(vector(0.3, 0.4))
+    assert torch.equal(one.y, two.y)
+    assert one.state_dict().keys() == two.state_dict().keys()
+
+
+def test_a_record_prints_in_one_line():
+    dual = state()
+    dual.start(vector(3.0, 4.0))
+    assert str(dual.update(vector(3.0, 4.0))) == (
+        "update 1: |A| 5.00e+00, beta 2.00e+00, sigma 2.00e+00, |y| 4.47e+00"
+    )
