@@ -477,6 +477,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         if missing:
             raise ValueError(f"state_dict['powalm'] must have {min(missing)!r}, got {state!r}")
         y = None if state["y"] is None else vector.pack(state["y"])
+        vector.check_names([*state["epoch"], *state["latest"]])
         epoch = {name: Tally(*sums) for name, sums in state["epoch"].items()}
         fresh = copy.copy(self.dual)
         fresh.y = torch.empty(0)

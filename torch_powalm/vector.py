@@ -1,7 +1,7 @@
 """BlockVector: the blocks of one optimizer as one flat vector, and back to names."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -75,18 +75,22 @@ class BlockVector:
 
     def pack(self, pieces: Mapping[str, Tensor]) -> Tensor:
         """A vector from saved pieces; a missing, unknown or resized block raises."""
+        self.check_names(pieces)
         for name in self.names:
             if name not in pieces:
                 raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
-        for name, piece in pieces.items():
+            piece, what = pieces[name], f"constraint {name!r} in state_dict"
+            if not isinstance(piece, Tensor):
+                raise ValueError(f"{what} must be a tensor, got {type(piece).__name__}")
+            if len(piece) != self.sizes[name]:
+                raise ValueError(f"{what} must have {self.sizes[name]} entries, got {len(piece)}")
+        return torch.cat([pieces[name] for name in self.names]).to(self.device)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise when a saved block is not one of these."""
+        for name in names:
             if name not in self.sizes:
                 raise ValueError(f"state_dict must have registered constraints only, got {name!r}")
-            if len(piece) != self.sizes[name]:
-                raise ValueError(
-                    f"constraint {name!r} in state_dict must have {self.sizes[name]} entries, "
-                    f"got {len(piece)}"
-                )
-        return torch.cat([pieces[name] for name in self.names]).to(self.device)
 
     def violations(self, vector: Tensor) -> dict[str, Violation]:
         """Violation by block name."""
