@@ -1,0 +1,73 @@
+"""What the package is made of: who imports whom, what it needs, what a wheel holds."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "torch_powalm"
+ALLOWED = {
+    "functional": set(),
+    "prox": set(),
+    "result": set(),
+    "dual": {"functional", "result"},
+    "constraints": {"functional", "result"},
+    "batch": {"constraints"},
+    "vector": {"constraints", "functional", "result"},
+    "injection": {"functional", "vector"},
+    "wrapper": set(),
+    "optimizer": {
+        *("batch", "constraints", "dual", "functional", "injection"),
+        *("prox", "result", "vector", "wrapper"),
+    },
+}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module == "torch_powalm":
+                yield from (f"torch_powalm.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_a_module_imports_only_what_its_row_allows(path):
+    names = list(imports(path))
+    own = {name.split(".")[1] for name in names if name.startswith("torch_powalm.")}
+    if path.stem != "__init__":
+        assert own <= ALLOWED[path.stem]
+    outside = {name.split(".")[0] for name in names} - {"torch_powalm", "torch"}
+    assert outside <= set(sys.stdlib_module_names)
+
+
+def test_importing_needs_torch_alone():
+    code = (
+        "import sys, torch; before = set(sys.modules); import torch_powalm; "
+        "new = {m.split('.')[0] for m in set(sys.modules) - before}; "
+        "print(sorted(new - set(sys.stdlib_module_names) - {'torch_powalm', 'torch'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]", result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
+    uv = Path(sys.executable).parent / "uv"
+    command = [str(uv), "build", "--wheel", "--quiet", "--out-dir", str(tmp_path), str(ROOT)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "torch_powalm/py.typed" in names
+    assert {name.split("/")[0] for name in names} == {
+        "torch_powalm",
+        "torch_powalm-0.1.0.dist-info",
+    }
