@@ -112,12 +112,11 @@ class DualState:
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if not finite."""
         parts = []
-        for g in self.groups:
-            r_g = r if len(self.groups) == 1 else r[g]
+        for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
             if not math.isfinite(r_norm):
                 return None
-            parts.append(scaled_add(self.y[g], r_g, self._stiffness(r_g, r_norm, g)))
+            parts.append(scaled_add(y, r_g, self._stiffness(r_g, r_norm, lower)))
         w = parts[0] if len(parts) == 1 else torch.cat(parts)
         return w if self._w_min is None else torch.maximum(w, self._w_min)
 
@@ -179,18 +178,24 @@ class DualState:
             self._lower = torch.where(self.inequality, -y, -math.inf)
             self._w_min = torch.zeros_like(y).masked_fill(~self.inequality, -math.inf)
 
-    def _stiffness(self, r: Tensor, r_norm: float, g: slice) -> float:
-        if self._lower is None:
+    def _split(self, r: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        """The parts of y, r and `_lower` that have a norm of their own."""
+        if len(self.groups) == 1:
+            return [(self.y, r, self._lower)]
+        lower = self._lower
+        return [(self.y[g], r[g], None if lower is None else lower[g]) for g in self.groups]
+
+    def _stiffness(self, r: Tensor, r_norm: float, lower: Tensor | None) -> float:
+        if lower is None:
             return stiffness(r_norm, self.beta, self.nu)
-        return slack_stiffness(r, r_norm, self._lower[g], self.beta, self.nu)
+        return slack_stiffness(r, r_norm, lower, self.beta, self.nu)
 
     def _pieces(self, r: Tensor) -> list[Tensor]:
         """The residual (A, u) of every group."""
         pieces = []
-        for g in self.groups:
-            r_g = r[g]
-            if self._lower is not None:
-                c = self._stiffness(r_g, norm(r_g), g)
-                r_g = eliminate_slack(r_g, self._lower[g], 1 / c if c > 0 else 1.0)
+        for _, r_g, lower in self._split(r):
+            if lower is not None:
+                c = self._stiffness(r_g, norm(r_g), lower)
+                r_g = eliminate_slack(r_g, lower, 1 / c if c > 0 else 1.0)
             pieces.append(r_g)
         return pieces

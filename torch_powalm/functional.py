@@ -122,7 +122,13 @@ def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> fl
 def total_norm(tensors: Sequence[Tensor]) -> float:
     """Euclidean norm of several tensors of any shape as one vector; 0 for none."""
     values = [t.coalesce().values() if t.is_sparse else t for t in tensors]
+    squares = 0.0
     if all(t.is_cpu for t in values):
+        for t in values:
+            flat = t.view(-1) if t.is_contiguous() else t.reshape(-1)
+            squares += torch.dot(flat, flat).item()
+        if 1e-30 < squares < 1e30:
+            return math.sqrt(squares)
         return math.hypot(
             *[norm(t.view(-1) if t.is_contiguous() else t.reshape(-1)) for t in values]
         )

@@ -198,13 +198,13 @@ class PowerALMOptimizer(OptimizerWrapper):
         reported = self._window.reported(vector.batch) if vector.batch else {}
         if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
             return self._skip()
-        result = self.base.step(**kwargs)
+        result = self._base_step(**kwargs)
         self._finish_step(reported)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and with them the batches they came from."""
-        self.base.zero_grad(set_to_none=set_to_none)
+        super().zero_grad(set_to_none)
         self._window.forget_done()
         self._injected = False
 

@@ -83,22 +83,22 @@ class OptimizerWrapper(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Make a step; see the class for what it does."""
-        watched = (
-            self._optimizer_step_pre_hooks
-            or self._optimizer_step_post_hooks
-            or _global_optimizer_pre_hooks
-            or _global_optimizer_post_hooks
-            or torch._C._autograd._profiler_enabled()
-        )
-        if watched:
+        if _is_watched(self):
             return Optimizer.profile_hook_step(type(self)._step)(self, closure, **kwargs)
         return self._step(closure, **kwargs)
 
-    # Torch would wrap every step in hooks and a profiler range; here only those that are watched.
+    # Torch would give every step a profiler range; here only a step that somebody watches has one.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+    def _base_step(self, **kwargs: Any) -> Any:
+        """The base's step, without its hooks and profiler range when there is nothing to see."""
+        step = type(self.base).step
+        if "step" in self.base.__dict__ or not hasattr(step, "hooked") or _is_watched(self.base):
+            return self.base.step(**kwargs)
+        return step.__wrapped__(self.base, **kwargs)  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
@@ -106,7 +106,12 @@ class OptimizerWrapper(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients as the base does."""
-        self.base.zero_grad(set_to_none=set_to_none)
+        plain = type(self.base).zero_grad is Optimizer.zero_grad
+        if plain and set_to_none and not torch._C._autograd._profiler_enabled():
+            for p in self.params:
+                p.grad = None
+        else:
+            self.base.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state and what the wrapper adds, after the wrapper's own hooks."""
@@ -152,3 +157,14 @@ class OptimizerWrapper(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start_protocol()
+
+
+def _is_watched(optimizer: Optimizer) -> bool:
+    """Whether a hook or the profiler waits for the optimizer's step."""
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or torch._C._autograd._profiler_enabled()
+    )
