@@ -125,7 +125,7 @@ def _tally(block: Block, value: BatchValue, samples: float) -> Tally:
         return Tally(block.flat(value, None, "'s statistics"), 1.0)
     if not isinstance(value, tuple):
         total = block.flat(value, block.size)
-        return Tally(total if samples == 1.0 else total * samples, samples)
+        return Tally(total if samples == 1.0 else total * samples, float(samples))
     if len(value) != 2:
         raise ValueError(
             f"constraint {block.name!r} must be a value or (value, count), got {len(value)} items"

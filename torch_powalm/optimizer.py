@@ -195,11 +195,11 @@ class PowerALMOptimizer(OptimizerWrapper):
         if not self.base.state and self._initialises_state():
             return self.base.step(**kwargs)
         vector, params = self._ready(), self.params
-        reported = self._window.reported(vector.batch) if vector.batch else {}
+        epoch = self._epoch_with_window(vector)
         if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
             return self._skip()
         result = self._base_step(**kwargs)
-        self._finish_step(reported)
+        self._finish_step(epoch)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -384,14 +384,22 @@ class PowerALMOptimizer(OptimizerWrapper):
         self._window.clear()
         self._injected = False
 
-    def _finish_step(self, reported: batch.Tallies) -> None:
-        """Prox terms, and the books: the step's batches join the epoch."""
+    def _epoch_with_window(self, vector: BlockVector) -> batch.Tallies:
+        """The epoch's sums after this step, of the true values where the user gave them."""
+        if not vector.batch:
+            return {}
+        epoch = self.constraints.epoch
+        return {
+            name: epoch[name].plus(seen) if name in epoch else seen
+            for name, seen in self._window.reported(vector.batch).items()
+        }
+
+    def _finish_step(self, epoch: batch.Tallies) -> None:
+        """Prox terms, and the books."""
         if self._prox:
             with torch.no_grad():
                 self._apply_prox()
-        epoch = self.constraints.epoch
-        for name, seen in reported.items():
-            epoch[name] = epoch[name].plus(seen) if name in epoch else seen
+        self.constraints.epoch.update(epoch)
         self._window.clear()
         self._injected = False
         self.steps += 1
@@ -403,7 +411,7 @@ class PowerALMOptimizer(OptimizerWrapper):
 
     def _step_with_closure(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
         vector, params = self._ready(), self.params
-        first: list[Any] = []  # the closure's first value and the batches it saw
+        first: list[Any] = []  # the closure's first value, and the epoch's sums with its batch
         # A line search evaluates at trial points; a failure there must not leave them behind.
         backup = [p.detach().clone() for p in params]
 
@@ -413,7 +421,7 @@ class PowerALMOptimizer(OptimizerWrapper):
             if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
                 raise _NotFiniteError
             if not first:
-                first.extend((loss, self._window.reported(vector.batch) if vector.batch else {}))
+                first.extend((loss, self._epoch_with_window(vector)))
             self._injected = False
             return loss if loss is None else loss + self.dual.value(self._residual(vector)[1])
 
@@ -480,7 +488,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         vector.check_names([*state["epoch"], *state["latest"]])
         epoch = {name: Tally(*sums) for name, sums in state["epoch"].items()}
         fresh = copy.copy(self.dual)
-        fresh.y = torch.empty(0)
+        fresh.y, fresh.beta, fresh.k = torch.empty(0), fresh.beta_1, 1
         if y is not None:
             fresh.start(y, vector.inequality, self._groups(vector))
             fresh.load_state_dict({**state, "y": y})
