@@ -20,8 +20,9 @@ ALLOWED = {
     "vector": {"constraints", "functional", "result"},
     "injection": {"functional", "vector"},
     "wrapper": set(),
+    "checkpoint": {"constraints", "dual", "vector"},
     "optimizer": {
-        *("batch", "constraints", "dual", "functional", "injection"),
+        *("batch", "checkpoint", "constraints", "dual", "functional", "injection"),
         *("prox", "result", "vector", "wrapper"),
     },
 }

@@ -8,7 +8,6 @@ One training step, top to bottom:
     update_multipliers()  at the epoch's end: y += σ∇φ(A), β ← ωβ
 """
 
-import copy
 import dataclasses
 import math
 import warnings
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_powalm import batch
+from torch_powalm import batch, checkpoint
 from torch_powalm.batch import BatchValue
-from torch_powalm.constraints import ConstraintRegistry, Tally
+from torch_powalm.constraints import ConstraintRegistry
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, total_norm
 from torch_powalm.injection import add_to_grad, check_reach, not_finite, vjp
@@ -31,8 +30,7 @@ from torch_powalm.vector import BlockVector
 from torch_powalm.wrapper import OptimizerWrapper
 
 _MEMORY = 0.9  # of the running norm of the augmented gradient
-_STATE = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "steps", "skipped"}
-_STATE |= {"gradient_norm"}
+_COUNTERS = ("steps", "skipped", "gradient_norm")  # saved beside the dual state
 
 
 class PowerALMOptimizer(OptimizerWrapper):
@@ -460,47 +458,24 @@ class PowerALMOptimizer(OptimizerWrapper):
         return torch.cat(values).to(vector.device)
 
     def _extra_state(self) -> dict[str, Any]:
-        vector = self._ready()
-        dual = self.dual.state_dict()
-        dual["y"] = vector.split(dual["y"]) if self.dual.started else None
-        names = [block.name for block in vector.batch]
-        registry = self.constraints
-        return {
-            "powalm": {
-                **dual,
-                "epoch": {n: tuple(registry.epoch[n]) for n in names if n in registry.epoch},
-                "latest": {n: registry.latest[n] for n in names if n in registry.latest},
-                "steps": self.steps,
-                "skipped": self.skipped,
-                "gradient_norm": self.gradient_norm,
-            }
-        }
+        state = checkpoint.save(self._ready(), self.dual, self.constraints)
+        return {"powalm": {**state, **{name: getattr(self, name) for name in _COUNTERS}}}
 
     def _prepare_load(self, state_dict: dict[str, Any]) -> Callable[[], None]:
         if "powalm" not in state_dict:
             warnings.warn("state_dict has no multipliers, they stay as they are", stacklevel=3)
             return lambda: None
         vector, state = self._ready(), state_dict["powalm"]
-        missing = _STATE - state.keys() if isinstance(state, dict) else _STATE
-        if missing:
-            raise ValueError(f"state_dict['powalm'] must have {min(missing)!r}, got {state!r}")
-        y = None if state["y"] is None else vector.pack(state["y"])
-        vector.check_names([*state["epoch"], *state["latest"]])
-        epoch = {name: Tally(*sums) for name, sums in state["epoch"].items()}
-        fresh = copy.copy(self.dual)
-        fresh.y, fresh.beta, fresh.k = torch.empty(0), fresh.beta_1, 1
-        if y is not None:
-            fresh.start(y, vector.inequality, self._groups(vector))
-            fresh.load_state_dict({**state, "y": y})
+        loaded = checkpoint.load(vector, self.dual, self._groups(vector), state)
+        counters = {name: state[name] for name in _COUNTERS}
 
         def commit() -> None:
-            self.dual = fresh
+            self.dual = loaded.dual
             for block in vector.batch:
                 self.constraints.epoch.pop(block.name, None)
-            self.constraints.epoch.update(epoch)
-            self.constraints.latest.update(state["latest"])
-            self.steps, self.skipped = int(state["steps"]), int(state["skipped"])
-            self.gradient_norm = float(state["gradient_norm"])
+            self.constraints.epoch.update(loaded.epoch)
+            self.constraints.latest.update(loaded.latest)
+            self.__dict__.update(counters)
             self._window.clear()
 
         return commit
