@@ -83,13 +83,15 @@ class Window:
 
     def add(self, proxy: Tallies, reported: Tallies) -> Call:
         """Remember a call until it has been stepped with."""
-        seen = {name: t.detached() for name, t in proxy.items()}
-        if reported is proxy:
-            call = Call(seen, seen)
-        else:
-            call = Call(seen, {name: t.detached() for name, t in reported.items()})
-        self._calls.append(call)
-        return call
+        seen = {name: t.snapshot() for name, t in proxy.items()}
+        true = seen if reported is proxy else {n: t.snapshot() for n, t in reported.items()}
+        self._calls.append(Call(seen, true))
+        return self._calls[-1]
+
+    @property
+    def has_done(self) -> bool:
+        """Whether gradients of a call wait for their step."""
+        return any(call.done for call in self._calls)
 
     def forget_done(self) -> None:
         """Drop the calls whose gradients are being cleared."""

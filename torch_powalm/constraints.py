@@ -61,9 +61,10 @@ class Tally(NamedTuple):
             )
         return Tally(self.total + other.total, self.weight + other.weight)
 
-    def detached(self) -> "Tally":
-        """The same numbers without a graph."""
-        return Tally(self.total.detach(), self.weight)
+    def snapshot(self) -> "Tally":
+        """The same numbers, without a graph and in memory of their own."""
+        weight = self.weight if isinstance(self.weight, float) else self.weight.clone()
+        return Tally(self.total.detach().clone(), weight)
 
     def value(self, block: Block) -> Tensor:
         """The constraint: a function of the statistics, or total / weight (0 without weight)."""

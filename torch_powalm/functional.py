@@ -122,6 +122,7 @@ def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> fl
 def total_norm(tensors: Sequence[Tensor]) -> float:
     """Euclidean norm of several tensors of any shape as one vector; 0 for none."""
     values = [t.coalesce().values() if t.is_sparse else t for t in tensors]
+    values = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in values]
     squares = 0.0
     if all(t.is_cpu for t in values):
         for t in values:

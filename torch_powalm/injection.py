@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.functional import total_norm
-from torch_powalm.vector import BlockVector
+from torch_powalm.vector import BlockVector, full_precision
 
 
 def vjp(A: Tensor, params: Sequence[Tensor], w: Tensor) -> list[Tensor | None]:
@@ -18,7 +18,8 @@ def vjp(A: Tensor, params: Sequence[Tensor], w: Tensor) -> list[Tensor | None]:
     wanted = [p for p in params if p.requires_grad]
     if not A.requires_grad or not wanted:
         return [None] * len(params)
-    grads = iter(torch.autograd.grad(A, wanted, w.to(A.dtype), allow_unused=True))
+    with full_precision(A.device):
+        grads = iter(torch.autograd.grad(A, wanted, w.to(A.dtype), allow_unused=True))
     return [next(grads) if p.requires_grad else None for p in params]
 
 

@@ -103,15 +103,28 @@ class PowerALMOptimizer(OptimizerWrapper):
             y_max=y_max,
             sufficient_decrease=sufficient_decrease,
         )
-        self.steps = 0  # since the last multiplier update
-        self.skipped = 0  # steps and updates left out because something was not finite
-        self.gradient_norm = math.inf  # running norm of the augmented gradient since the update
+        if prox and any("lr" not in group for group in self.param_groups):
+            raise ValueError("prox must come with a base that has a learning rate, got none")
         self._prox = list((prox or {}).items())
+        self._books = _Books()
         self._vector: BlockVector | None = None
         self._claim = object()
-        self._checked = False  # every block has been seen to reach a parameter
-        self._injected = False  # .grad holds the parameter-only blocks' part already
         self._window = batch.Window()
+
+    @property
+    def steps(self) -> int:
+        """Steps since the last multiplier update."""
+        return self._books.steps
+
+    @property
+    def skipped(self) -> int:
+        """Steps and updates left out because something was not finite."""
+        return self._books.skipped
+
+    @property
+    def gradient_norm(self) -> float:
+        """Running norm of the augmented gradient since the last update."""
+        return self._books.gradient_norm
 
     def augment(
         self,
@@ -151,11 +164,14 @@ class PowerALMOptimizer(OptimizerWrapper):
             others = [batch.tallies(vector.batch, part, samples, "window") for part in window]
             whole, parts = batch.completed(proxy, others), len(others)
 
-        training = torch.is_grad_enabled() and loss.requires_grad
-        if training:
-            for name, t in proxy.items():
-                if not t.total.requires_grad:
-                    raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
+        with_graph = [t.total.requires_grad for t in proxy.values()]
+        if not torch.is_grad_enabled() or not (loss.requires_grad or any(with_graph)):
+            return loss  # validation: nothing is remembered
+        if not all(with_graph):
+            name = list(proxy)[with_graph.index(False)]
+            raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
+        if self._window.has_done and not _any_gradient(self.params):
+            self._forget_gradients()  # cleared behind our back, by model.zero_grad()
         A_batch = vector.batch_values(whole)
         static = None
         if vector.static:
@@ -170,7 +186,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         w = w[vector.static_size :] if vector.static else w
         if parts > 1:
             w = w * parts
-        call = self._window.add(proxy, reported) if training else None
+        call = self._window.add(proxy, reported)
         augmented: Tensor = batch.Augment.apply(loss, A_batch, w, call)
         return augmented
 
@@ -180,7 +196,7 @@ class PowerALMOptimizer(OptimizerWrapper):
 
         Call it after backward (and `scaler.unscale_`); the next step() does not add it again.
         """
-        self._injected = self._inject(self._ready(), self.params)
+        self._inject(self._ready(), self.params)
 
     def _step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Add the parameter-only blocks' gradient, let the base step, apply the prox terms.
@@ -194,7 +210,7 @@ class PowerALMOptimizer(OptimizerWrapper):
             return self.base.step(**kwargs)
         vector, params = self._ready(), self.params
         epoch = self._epoch_with_window(vector)
-        if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
+        if not self._inject(vector, params) or not self._is_finite(params):
             return self._skip()
         result = self._base_step(**kwargs)
         self._finish_step(epoch)
@@ -203,8 +219,11 @@ class PowerALMOptimizer(OptimizerWrapper):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and with them the batches they came from."""
         super().zero_grad(set_to_none)
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
         self._window.forget_done()
-        self._injected = False
+        self._books.injected = None
 
     @torch.no_grad()
     def update_multipliers(self, **exact: Tensor) -> DualRecord:
@@ -227,11 +246,11 @@ class PowerALMOptimizer(OptimizerWrapper):
             record = self.dual.update(r)
         else:
             record = DualRecord(self.dual.k, math.nan, self.dual.beta, 0.0, norm(self.dual.y))
-            self.skipped += 1
+            self._books.skipped += 1
         for block in vector.batch:
             self.constraints.latest[block.name] = vector.split(r)[block.name].clone()
             self.constraints.epoch.pop(block.name, None)
-        self.steps, self.gradient_norm = 0, math.inf
+        self._books.steps, self._books.gradient_norm = 0, math.inf
         return dataclasses.replace(record, violations=violations)
 
     def should_update(
@@ -277,7 +296,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         if w is None:
             return TrainingResiduals(math.nan, math.nan)
         extra: list[Tensor | None] = [None] * len(self.params)
-        if A_static is not None and not self._injected:
+        if A_static is not None and not self._is_injected(self.params):
             extra = vjp(A_static, self.params, w[: vector.static_size])
         terms = {id(p): g for p, g in self._prox}
         parts = []
@@ -352,24 +371,32 @@ class PowerALMOptimizer(OptimizerWrapper):
 
     def _inject(self, vector: BlockVector, params: Sequence[Tensor]) -> bool:
         """Add J_Aᵀ w of the parameter-only blocks to .grad, unless a constraint is not finite."""
-        if not vector.static:
+        if not vector.static or self._is_injected(params):
             return True
-        if not self._checked:
+        if not self._books.checked:
             check_reach(vector, params)
-            self._checked = True
+            self._books.checked = True
         A_static, r = self._residual(vector)
         w = self._weight(r)
         if w is None or A_static is None:
             return False
-        add_to_grad(params, vjp(A_static, params, w[: vector.static_size] if vector.batch else w))
+        grads = vjp(A_static, params, w[: vector.static_size] if vector.batch else w)
+        add_to_grad(params, grads)
+        touched = (p.grad for p, grad in zip(params, grads, strict=True) if grad is not None)
+        self._books.injected = next(touched, None)
         return True
+
+    def _is_injected(self, params: Sequence[Tensor]) -> bool:
+        """Whether .grad holds the parameter-only blocks' part; not if it has been cleared since."""
+        mark = self._books.injected
+        return mark is not None and any(p.grad is mark for p in params) and bool(mark.any())
 
     def _is_finite(self, params: Sequence[Tensor]) -> bool:
         """Check the augmented gradient in .grad and follow its norm."""
         now = total_norm([p.grad for p in params if p.grad is not None])
         if math.isfinite(now):
             past = self.gradient_norm if math.isfinite(self.gradient_norm) else now
-            self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * now
+            self._books.gradient_norm = _MEMORY * past + (1 - _MEMORY) * now
             return True
         if self.on_nonfinite == "raise":
             name = not_finite(self._ready(), params)
@@ -378,9 +405,9 @@ class PowerALMOptimizer(OptimizerWrapper):
         return False
 
     def _skip(self) -> None:
-        self.skipped += 1
+        self._books.skipped += 1
         self._window.clear()
-        self._injected = False
+        self._books.injected = None
 
     def _epoch_with_window(self, vector: BlockVector) -> batch.Tallies:
         """The epoch's sums after this step, of the true values where the user gave them."""
@@ -399,8 +426,8 @@ class PowerALMOptimizer(OptimizerWrapper):
                 self._apply_prox()
         self.constraints.epoch.update(epoch)
         self._window.clear()
-        self._injected = False
-        self.steps += 1
+        self._books.injected = None
+        self._books.steps += 1
 
     def _apply_prox(self) -> None:
         lr = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
@@ -416,11 +443,11 @@ class PowerALMOptimizer(OptimizerWrapper):
         def augmented_closure() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            if not (self._injected or self._inject(vector, params)) or not self._is_finite(params):
+            if not self._inject(vector, params) or not self._is_finite(params):
                 raise _NotFiniteError
             if not first:
                 first.extend((loss, self._epoch_with_window(vector)))
-            self._injected = False
+            self._books.injected = None
             return loss if loss is None else loss + self.dual.value(self._residual(vector)[1])
 
         try:
@@ -439,9 +466,11 @@ class PowerALMOptimizer(OptimizerWrapper):
 
     def _initialises_state(self) -> bool:
         """Whether this is the empty step by which torch's distributed checkpoints make state."""
+        grads = [p.grad for p in self.params if p.requires_grad]
         return (
-            all(float(group["lr"]) == 0 for group in self.param_groups)
-            and total_norm([p.grad for p in self.params if p.grad is not None]) == 0
+            all(float(group.get("lr", 1.0)) == 0 for group in self.param_groups)
+            and all(grad is not None for grad in grads)
+            and not _any_gradient(self.params)
         )
 
     def _epoch_values(self, vector: BlockVector, exact: Mapping[str, Tensor]) -> Tensor:
@@ -461,6 +490,10 @@ class PowerALMOptimizer(OptimizerWrapper):
         state = checkpoint.save(self._ready(), self.dual, self.constraints)
         return {"powalm": {**state, **{name: getattr(self, name) for name in _COUNTERS}}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._books.checked = False  # a copy's functions may still reach the old model
+
     def _prepare_load(self, state_dict: dict[str, Any]) -> Callable[[], None]:
         if "powalm" not in state_dict:
             warnings.warn("state_dict has no multipliers, they stay as they are", stacklevel=3)
@@ -470,19 +503,35 @@ class PowerALMOptimizer(OptimizerWrapper):
         counters = {name: state[name] for name in _COUNTERS}
 
         def commit() -> None:
-            self.dual = loaded.dual
+            self.dual.__dict__.update(loaded.dual.__dict__)
             for block in vector.batch:
                 self.constraints.epoch.pop(block.name, None)
             self.constraints.epoch.update(loaded.epoch)
             self.constraints.latest.update(loaded.latest)
-            self.__dict__.update(counters)
+            self._books.__dict__.update(counters)
             self._window.clear()
 
         return commit
 
 
+@dataclasses.dataclass
+class _Books:
+    """Counters in one object, since Fabric and Lightning work on a copy of the attributes."""
+
+    steps: int = 0
+    skipped: int = 0
+    gradient_norm: float = math.inf
+    injected: Tensor | None = None  # a .grad that holds the parameter-only blocks' part
+    checked: bool = False  # every block has been seen to reach a parameter
+
+
 class _NotFiniteError(Exception):
     """Leaves the base's step when on_nonfinite="skip"."""
+
+
+def _any_gradient(params: Sequence[Tensor]) -> bool:
+    grads = [p.grad for p in params if p.grad is not None]
+    return any(bool((grad.coalesce().values() if grad.is_sparse else grad).any()) for grad in grads)
 
 
 def _check_params(params: Sequence[Tensor]) -> None:

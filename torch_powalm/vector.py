@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,12 +104,16 @@ class BlockVector:
         return next(n for n, v in self.split(vector).items() if not math.isfinite(norm(v)))
 
     def _static_values(self) -> list[Tensor]:
-        # Low precision would make the constraint noise: autocast is off while functions run.
-        if torch.is_autocast_enabled(self.device.type):
-            with torch.autocast(self.device.type, enabled=False):
-                return self._static_values()
         values = []
-        for block in self.static:
-            value = block.flat(block.fn(), self.sizes.get(block.name))  # type: ignore[misc]
-            values.append(value if value.device == self.device else value.to(self.device))
+        with full_precision(self.device):
+            for block in self.static:
+                value = block.flat(block.fn(), self.sizes.get(block.name))  # type: ignore[misc]
+                values.append(value if value.device == self.device else value.to(self.device))
         return values
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Switches autocast off: in low precision, constraints and their gradients would be noise."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -6,6 +6,7 @@ optimizer.py is not interrupted by protocol: groups, state and defaults are view
 (they stay the same objects after a load), and the base class's constructor is never run.
 """
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ _HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
+_HOOKED_STEP = Optimizer.profile_hook_step(lambda self: None).__code__
 
 
 class OptimizerWrapper(Optimizer):
@@ -41,6 +43,8 @@ class OptimizerWrapper(Optimizer):
             raise TypeError(f"base must not be wrapped already, got {type(base).__name__}")
         if not isinstance(base, Optimizer):
             raise TypeError(f"base must be a torch.optim.Optimizer, got {type(base).__name__}")
+        if any(group.get("maximize") for group in base.param_groups):
+            raise ValueError("base must minimise (it would climb the penalty), got maximize=True")
         self.base = base
         self._start_protocol()
 
@@ -96,7 +100,8 @@ class OptimizerWrapper(Optimizer):
     def _base_step(self, **kwargs: Any) -> Any:
         """The base's step, without its hooks and profiler range when there is nothing to see."""
         step = type(self.base).step
-        if "step" in self.base.__dict__ or not hasattr(step, "hooked") or _is_watched(self.base):
+        wrapped_by_torch = getattr(step, "__code__", None) is _HOOKED_STEP
+        if "step" in self.base.__dict__ or not wrapped_by_torch or _is_watched(self.base):
             return self.base.step(**kwargs)
         return step.__wrapped__(self.base, **kwargs)  # type: ignore[attr-defined]
 
@@ -106,12 +111,13 @@ class OptimizerWrapper(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients as the base does."""
-        plain = type(self.base).zero_grad is Optimizer.zero_grad
+        base = self.base
+        plain = type(base).zero_grad is Optimizer.zero_grad and "zero_grad" not in base.__dict__
         if plain and set_to_none and not torch._C._autograd._profiler_enabled():
             for p in self.params:
                 p.grad = None
         else:
-            self.base.zero_grad(set_to_none=set_to_none)
+            base.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state and what the wrapper adds, after the wrapper's own hooks."""
@@ -124,6 +130,7 @@ class OptimizerWrapper(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` gave; nothing changes when the wrapper's part does not fit."""
+        state_dict = copy.copy(state_dict)  # hooks may edit it
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = pre_hook(self, state_dict) or state_dict
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
