@@ -170,8 +170,8 @@ class PowerALMOptimizer(OptimizerWrapper):
         if not all(with_graph):
             name = list(proxy)[with_graph.index(False)]
             raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
-        if self._window.has_done and not _any_gradient(self.params):
-            self._forget_gradients()  # cleared behind our back, by model.zero_grad()
+        if self._window.has_done and all(p.grad is None for p in self.params):
+            self._forget_gradients()  # they have been cleared by model.zero_grad()
         A_batch = vector.batch_values(whole)
         static = None
         if vector.static:
@@ -196,6 +196,8 @@ class PowerALMOptimizer(OptimizerWrapper):
 
         Call it after backward (and `scaler.unscale_`); the next step() does not add it again.
         """
+        if not any(p.grad is self._books.injected for p in self.params if p.grad is not None):
+            self._books.injected = None  # the gradients have been cleared by model.zero_grad()
         self._inject(self._ready(), self.params)
 
     def _step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
@@ -296,7 +298,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         if w is None:
             return TrainingResiduals(math.nan, math.nan)
         extra: list[Tensor | None] = [None] * len(self.params)
-        if A_static is not None and not self._is_injected(self.params):
+        if A_static is not None and self._books.injected is None:
             extra = vjp(A_static, self.params, w[: vector.static_size])
         terms = {id(p): g for p, g in self._prox}
         parts = []
@@ -371,7 +373,7 @@ class PowerALMOptimizer(OptimizerWrapper):
 
     def _inject(self, vector: BlockVector, params: Sequence[Tensor]) -> bool:
         """Add J_Aᵀ w of the parameter-only blocks to .grad, unless a constraint is not finite."""
-        if not vector.static or self._is_injected(params):
+        if not vector.static or self._books.injected is not None:
             return True
         if not self._books.checked:
             check_reach(vector, params)
@@ -385,11 +387,6 @@ class PowerALMOptimizer(OptimizerWrapper):
         touched = (p.grad for p, grad in zip(params, grads, strict=True) if grad is not None)
         self._books.injected = next(touched, None)
         return True
-
-    def _is_injected(self, params: Sequence[Tensor]) -> bool:
-        """Whether .grad holds the parameter-only blocks' part; not if it has been cleared since."""
-        mark = self._books.injected
-        return mark is not None and any(p.grad is mark for p in params) and bool(mark.any())
 
     def _is_finite(self, params: Sequence[Tensor]) -> bool:
         """Check the augmented gradient in .grad and follow its norm."""
@@ -470,7 +467,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         return (
             all(float(group.get("lr", 1.0)) == 0 for group in self.param_groups)
             and all(grad is not None for grad in grads)
-            and not _any_gradient(self.params)
+            and total_norm([grad for grad in grads if grad is not None]) == 0
         )
 
     def _epoch_values(self, vector: BlockVector, exact: Mapping[str, Tensor]) -> Tensor:
@@ -527,11 +524,6 @@ class _Books:
 
 class _NotFiniteError(Exception):
     """Leaves the base's step when on_nonfinite="skip"."""
-
-
-def _any_gradient(params: Sequence[Tensor]) -> bool:
-    grads = [p.grad for p in params if p.grad is not None]
-    return any(bool((grad.coalesce().values() if grad.is_sparse else grad).any()) for grad in grads)
 
 
 def _check_params(params: Sequence[Tensor]) -> None:
