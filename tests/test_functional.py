@@ -88,8 +88,10 @@ def random_case(seed, dtype=torch.float64):
     return r, y, inequality, beta
 
 
+@pytest.mark.parametrize("few", [64, 0], ids=["on the host", "as tensors"])
 @pytest.mark.parametrize("nu", NUS)
-def test_eliminated_slack_meets_the_optimality_conditions(nu):
+def test_eliminated_slack_meets_the_optimality_conditions(nu, few, monkeypatch):
+    monkeypatch.setattr(fn, "_FEW", few)
     for seed in range(300):
         r, y, inequality, beta = random_case(seed)
         lower = torch.where(inequality, -y, -math.inf)
@@ -119,7 +121,9 @@ def test_eliminated_slack_at_nu_one_is_the_classical_formula():
 @pytest.mark.parametrize("beta", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize("nu", [0.05, 0.3, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_slack_of_inactive_inequalities_is_finite_for_every_penalty(beta, nu, dtype):
+@pytest.mark.parametrize("few", [64, 0], ids=["on the host", "as tensors"])
+def test_slack_of_inactive_inequalities_is_finite(beta, nu, dtype, few, monkeypatch):
+    monkeypatch.setattr(fn, "_FEW", few)
     r = torch.tensor([0.0, -3.0, -1e-20, -1e4], dtype=dtype)
     y = torch.tensor([0.5, 2.0, 1e-10, 0.0], dtype=dtype)
     inequality = torch.tensor([False, True, True, True])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_FEW = 64  # so many constraints are faster as floats on the host than as three kernels
 _LARGE = 1e30  # below it, a product with a float32 entry of a vector of norm one cannot overflow
 
 
@@ -72,10 +73,17 @@ def slack_stiffness(r: Tensor, r_norm: float, lower: Tensor, beta: float, nu: fl
     if nu == 1 or r_norm == 0:
         return stiffness(r_norm, beta, nu)
 
+    if len(r) <= _FEW:
+        entries = list(zip(r.tolist(), lower.tolist(), strict=True))
+
     def image(s: float) -> float:
+        t = math.exp(s)
+        if len(r) <= _FEW:
+            u_norm = math.hypot(*[max(r_i, t * lower_i) for r_i, lower_i in entries])
+        else:
+            u_norm = norm(eliminate_slack(r, lower, t))
         # At u = 0 the image is −inf; e^-600 is as good, since every moving entry is inactive there.
-        u_norm = max(norm(eliminate_slack(r, lower, math.exp(s))), 1e-300)
-        return max((1 - nu) * math.log(u_norm) - math.log(beta), -600.0)
+        return max((1 - nu) * math.log(max(u_norm, 1e-300)) - math.log(beta), -600.0)
 
     tolerance = 4 * torch.finfo(r.dtype).eps
     low, high = -math.inf, (1 - nu) * math.log(r_norm) - math.log(beta)
