@@ -17,6 +17,7 @@ from test_injection import (
     Twin,
     assert_same,
     batches,
+    constrained,
     measure,
     multipliers,
     registry,
@@ -41,7 +42,7 @@ def adam(model: nn.Module) -> optim.Adam:
 
 
 def wrapped(model: Net, **settings: Any) -> PowerALMOptimizer:
-    return PowerALMOptimizer(adam(model), registry(model), **{"nu": 0.7, **settings})
+    return constrained(adam(model), registry(model), **{"nu": 0.7, **settings})
 
 
 def float32_batches() -> list[tuple[Tensor, Tensor]]:
@@ -311,7 +312,7 @@ def compare(
     constraints = ConstraintRegistry()
     for name, fn in blocks(ours).items():
         constraints.equality(name, fn)
-    optimizer = PowerALMOptimizer(base(ours), constraints, nu=nu)
+    optimizer = constrained(base(ours), constraints, nu=nu)
     plain = base(theirs)
 
     def r() -> Tensor:
@@ -402,7 +403,7 @@ def test_a_sparse_embedding_trains_as_a_dense_one(which, set_to_none):
         constraints = ConstraintRegistry()
         constraints.equality("unit", lambda m=model: getattr(m, which).weight.square().sum(1) - 1)
         base = optim.SGD(model.parameters(), lr=0.05)
-        optimizers.append(PowerALMOptimizer(base, constraints, nu=0.7))
+        optimizers.append(constrained(base, constraints, nu=0.7))
     for _ in range(3):
         for model, optimizer in zip(models, optimizers, strict=True):
             optimizer.zero_grad(set_to_none)
@@ -437,7 +438,7 @@ def test_a_parameter_thawed_later_is_constrained_from_then_on():
     model.first.weight.requires_grad_(False)
     constraints = ConstraintRegistry()
     constraints.equality("product", lambda: (model.second.weight @ model.first.weight).sum(1) - 1)
-    optimizer = PowerALMOptimizer(optim.SGD(model.parameters(), lr=0.1), constraints)
+    optimizer = constrained(optim.SGD(model.parameters(), lr=0.1), constraints)
     optimizer.step()
     model.first.weight.requires_grad_(True)
     optimizer.zero_grad()
@@ -481,8 +482,8 @@ def test_two_optimizers_own_their_blocks_of_one_registry():
 
     first, second = bases(ours)
     optimizers = [
-        PowerALMOptimizer(first, constraints, owns=["unit_rows"], nu=0.7),
-        PowerALMOptimizer(second, constraints, owns=["balance", "budget"], nu=0.5),
+        constrained(first, constraints, owns=["unit_rows"], nu=0.7),
+        constrained(second, constraints, owns=["balance", "budget"], nu=0.5),
     ]
     twins, plain = [Twin(STATIC[:5], 0.7), Twin([True, False], 0.5)], bases(theirs)
     for _ in range(3):
@@ -519,7 +520,7 @@ def test_two_optimizers_own_their_blocks_of_one_registry():
 
 def test_an_unknown_name_in_owns_raises_at_the_first_step():
     model = Net()
-    optimizer = PowerALMOptimizer(adam(model), registry(model), owns=["unit_rows", "budgets"])
+    optimizer = constrained(adam(model), registry(model), owns=["unit_rows", "budgets"])
     with pytest.raises(KeyError, match="owns has no registered constraint 'budgets'"):
         optimizer.step()
 
@@ -551,8 +552,8 @@ def test_a_game_of_two_optimizers_equals_two_full_lagrangians():
     slope, spread = ConstraintRegistry(), ConstraintRegistry()
     slope.inequality("slope", ours.slope)
     spread.equality("spread", size=3)
-    critic = PowerALMOptimizer(adam(ours.discriminator), slope, nu=0.7)
-    artist = PowerALMOptimizer(adam(ours.generator), spread, nu=0.7)
+    critic = constrained(adam(ours.discriminator), slope, nu=0.7)
+    artist = constrained(adam(ours.generator), spread, nu=0.7)
     plain_critic, plain_artist = adam(theirs.discriminator), adam(theirs.generator)
     twin_slope, twin_spread = Twin([True], 0.7), Twin([False] * 3, 0.7)
 
@@ -594,8 +595,8 @@ def test_two_copies_of_a_pair_of_optimizers_keep_their_owners():
     model = Net()
     constraints = registry(model, batch=False)
     optimizers = [
-        PowerALMOptimizer(optim.SGD([model.first.weight], 0.1), constraints, owns=["unit_rows"]),
-        PowerALMOptimizer(optim.SGD([model.second.weight], 0.1), constraints, owns=["budget"]),
+        constrained(optim.SGD([model.first.weight], 0.1), constraints, owns=["unit_rows"]),
+        constrained(optim.SGD([model.second.weight], 0.1), constraints, owns=["budget"]),
     ]
 
     def step(net, pair):

@@ -169,6 +169,13 @@ def train(model: Net, optimizer: PowerALMOptimizer, *, epochs: int = 3) -> None:
         optimizer.update_multipliers()
 
 
+def constrained(
+    base: torch.optim.Optimizer, constraints: ConstraintRegistry, **settings: Any
+) -> PowerALMOptimizer:
+    """An optimizer with the settings of the twin, whatever the defaults are."""
+    return PowerALMOptimizer(base, constraints, **{"beta_1": 1.0, "omega": 1.1, **settings})
+
+
 def multipliers(optimizer: PowerALMOptimizer) -> Tensor:
     return torch.cat(list(optimizer.state_dict()["powalm"]["y"].values()))
 
@@ -197,7 +204,7 @@ EACH_BASE = pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 @EACH_BASE
 def test_parameter_only_blocks_equal_the_full_lagrangian(base, nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(base(ours.parameters()), registry(ours, batch=False), nu=nu)
+    optimizer = constrained(base(ours.parameters()), registry(ours, batch=False), nu=nu)
     plain, twin = base(theirs.parameters()), Twin(STATIC, nu)
     for _ in range(3):
         for x, target in batches():
@@ -218,7 +225,7 @@ def test_parameter_only_blocks_equal_the_full_lagrangian(base, nu):
 @EACH_BASE
 def test_blocks_of_every_kind_equal_the_full_lagrangian(base, nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(base(ours.parameters()), registry(ours), nu=nu)
+    optimizer = constrained(base(ours.parameters()), registry(ours), nu=nu)
     twin = Twin(HYBRID, nu)
     train(ours, optimizer, epochs=4)
     train_twin(theirs, base(theirs.parameters()), twin, epochs=4)
@@ -230,7 +237,7 @@ def test_blocks_of_every_kind_equal_the_full_lagrangian(base, nu):
 @NU
 def test_block_coupling_equals_one_penalty_for_each_block(nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(
+    optimizer = constrained(
         BASES["adam"](ours.parameters()), registry(ours), nu=nu, coupling="block"
     )
     train(ours, optimizer)
@@ -257,9 +264,7 @@ def test_block_coupling_equals_one_penalty_for_each_block(nu):
 def test_nu_one_with_inequalities_equals_the_classical_formula():
     """L = f + y·A + β/2‖A‖² + Σ (max(0, y + βB)² − y²)/(2β), and y ← max(0, y + βB)."""
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(
-        BASES["sgd"](ours.parameters()), registry(ours, batch=False), nu=1.0
-    )
+    optimizer = constrained(BASES["sgd"](ours.parameters()), registry(ours, batch=False), nu=1.0)
     plain = BASES["sgd"](theirs.parameters())
     y_A, y_B, beta = torch.zeros(5, dtype=F64), torch.zeros(1, dtype=F64), 1.0
     x, target = batches()[0]
@@ -291,7 +296,7 @@ def test_a_line_search_sees_the_value_of_the_full_lagrangian(nu):
         )
 
     ours, theirs = two_nets()
-    optimizer, twin = PowerALMOptimizer(lbfgs(ours), registry(ours), nu=nu), Twin(HYBRID, nu)
+    optimizer, twin = constrained(lbfgs(ours), registry(ours), nu=nu), Twin(HYBRID, nu)
     plain = lbfgs(theirs)
     evaluations = 0
     for _ in range(2):
@@ -331,7 +336,7 @@ def test_a_line_search_sees_the_value_of_the_full_lagrangian(nu):
 def test_gradients_may_be_cleared_at_any_of_the_three_usual_places(place, set_to_none, nu):
     """Lightning clears them between forward and backward."""
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(BASES["adam"](ours.parameters()), registry(ours), nu=nu)
+    optimizer = constrained(BASES["adam"](ours.parameters()), registry(ours), nu=nu)
     for _ in range(2):
         for x, target in batches():
             if place == "before forward":
@@ -355,7 +360,7 @@ def test_gradients_may_be_cleared_at_any_of_the_three_usual_places(place, set_to
 def test_a_closure_given_to_step_equals_the_plain_order(place):
     """Lightning's automatic optimization runs forward, zero_grad and backward inside step()."""
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(BASES["adam"](ours.parameters()), registry(ours), nu=0.7)
+    optimizer = constrained(BASES["adam"](ours.parameters()), registry(ours), nu=0.7)
     for _ in range(2):
         for x, target in batches():
 
@@ -382,7 +387,7 @@ def test_a_closure_given_to_step_equals_the_plain_order(place):
 @pytest.mark.parametrize("total", [False, True], ids=["loss only", "total"])
 def test_clipping_takes_the_loss_or_with_backward_constraints_the_total(total, nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(BASES["sgd"](ours.parameters()), registry(ours), nu=nu)
+    optimizer = constrained(BASES["sgd"](ours.parameters()), registry(ours), nu=nu)
     plain, twin = BASES["sgd"](theirs.parameters()), Twin(HYBRID, nu)
     for x, target in batches():
         optimizer.zero_grad()
@@ -410,7 +415,7 @@ def test_clipping_takes_the_loss_or_with_backward_constraints_the_total(total, n
 @NU
 def test_a_step_skipped_by_the_scaler_leaves_no_trace(nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(BASES["adam"](ours.parameters()), registry(ours), nu=nu)
+    optimizer = constrained(BASES["adam"](ours.parameters()), registry(ours), nu=nu)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
     for _ in range(3):
         for i, (x, target) in enumerate(batches()):
@@ -452,7 +457,7 @@ def whole_step(model: Net, base: torch.optim.Optimizer, twin: Twin) -> None:
 @NU
 def test_accumulation_with_a_window_equals_the_full_batch(nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(BASES["adam"](ours.parameters()), registry(ours), nu=nu)
+    optimizer = constrained(BASES["adam"](ours.parameters()), registry(ours), nu=nu)
     plain, twin = BASES["adam"](theirs.parameters()), Twin(HYBRID, nu)
     for _ in range(4):
         with torch.no_grad():
@@ -470,7 +475,7 @@ def test_accumulation_with_a_window_equals_the_full_batch(nu):
 @NU
 def test_accumulation_without_a_window_weighs_every_micro_batch_by_its_own_violation(nu):
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(torch.optim.SGD(ours.parameters(), 0.05), registry(ours), nu=nu)
+    optimizer = constrained(torch.optim.SGD(ours.parameters(), 0.05), registry(ours), nu=nu)
     optimizer.zero_grad()
     for x, target in batches():
         loss, values = measure(ours, x, target)
@@ -498,7 +503,7 @@ def test_a_micro_batch_whose_gradient_is_zero_counts_in_the_epoch():
     p = nn.Parameter(torch.tensor([2.0], dtype=F64))
     constraints = ConstraintRegistry()
     constraints.inequality("hinge", size=1)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], lr=0.1), constraints, nu=1.0)
+    optimizer = constrained(torch.optim.SGD([p], lr=0.1), constraints, nu=1.0)
     for x in (-3.0, 4.0):
         (optimizer.augment((p * x).relu().sum(), hinge=p * x) / 2).backward()
     optimizer.step()
@@ -518,7 +523,7 @@ def test_a_window_is_exact_for_statistics_too():
         model = Net()
         constraints = ConstraintRegistry()
         constraints.equality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.3)
-        optimizer = PowerALMOptimizer(torch.optim.SGD(model.parameters(), 0.1), constraints, nu=0.5)
+        optimizer = constrained(torch.optim.SGD(model.parameters(), 0.1), constraints, nu=0.5)
         with torch.no_grad():
             window = [{"rate": statistics(model, rows)} for rows in parts]
         for rows in parts:
@@ -540,7 +545,7 @@ def test_a_parameter_only_block_enters_once_whatever_the_accumulation():
     model, once = two_nets()
     x, target = batches()[0]
     for net, parts in ((model, 4), (once, 1)):
-        optimizer = PowerALMOptimizer(
+        optimizer = constrained(
             torch.optim.SGD(net.parameters(), 0.1), registry(net, batch=False), nu=0.7
         )
         for _ in range(parts):
@@ -575,7 +580,7 @@ def test_calls_that_are_not_trained_on_change_nothing(extra, where):
             model.load_state_dict(saved)
 
     ours, theirs = two_nets()
-    optimizer = PowerALMOptimizer(BASES["adam"](ours.parameters()), registry(ours), nu=0.7)
+    optimizer = constrained(BASES["adam"](ours.parameters()), registry(ours), nu=0.7)
     for _ in range(2):
         for x, target in batches():
             optimizer.zero_grad()
@@ -601,7 +606,7 @@ def test_a_validation_before_the_first_step_does_not_set_the_start_norm():
     """Lightning's sanity check; the paper's step size is relative to ‖A(x_1)‖ of the training."""
     nets = two_nets()
     optimizers = [
-        PowerALMOptimizer(torch.optim.SGD(net.parameters(), 0.01), registry(net), sigma="paper")
+        constrained(torch.optim.SGD(net.parameters(), 0.01), registry(net), sigma="paper")
         for net in nets
     ]
     x, target = batches()[1]
@@ -622,7 +627,7 @@ def small(
     for name in names:
         constraints.equality(name, size=3)
     base = torch.optim.SGD([p], lr=0.1, momentum=0.9)
-    return p, constraints, PowerALMOptimizer(base, constraints, **settings)
+    return p, constraints, constrained(base, constraints, **settings)
 
 
 @pytest.mark.parametrize(
@@ -665,9 +670,7 @@ def test_a_missing_or_unknown_name_raises_and_leaves_nothing(arguments, message)
 
 def test_a_name_of_a_parameter_only_block_is_unknown_to_augment():
     model = Net()
-    optimizer = PowerALMOptimizer(
-        torch.optim.SGD(model.parameters(), 0.1), registry(model, batch=False)
-    )
+    optimizer = constrained(torch.optim.SGD(model.parameters(), 0.1), registry(model, batch=False))
     with pytest.raises(KeyError, match="augment has no batch constraint 'unit_rows'"):
         optimizer.augment(model.unit_rows().sum(), unit_rows=model.unit_rows())
 
@@ -703,7 +706,7 @@ def test_at_a_residual_of_zero_the_weight_is_the_multiplier(kind, nu, y):
     constraints = ConstraintRegistry()
     getattr(constraints, kind)("fixed", lambda: p - torch.tensor([1.0, 2.0], dtype=F64))
     getattr(constraints, kind)("seen", size=2)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.1), constraints, nu=nu)
+    optimizer = constrained(torch.optim.SGD([p], 0.1), constraints, nu=nu)
     state = optimizer.state_dict()
     piece = torch.full((2,), y, dtype=F64)
     state["powalm"]["y"] = {"fixed": piece, "seen": piece}
@@ -724,7 +727,7 @@ def test_inactive_inequalities_give_no_gradient(nu):
     p = nn.Parameter(torch.tensor([1.0, 2.0], dtype=F64))
     constraints = ConstraintRegistry()
     constraints.inequality("far", lambda: p.square() - 100)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.1), constraints, nu=nu)
+    optimizer = constrained(torch.optim.SGD([p], 0.1), constraints, nu=nu)
     p.sum().backward()
     optimizer.step()
     optimizer.update_multipliers()
@@ -749,7 +752,7 @@ def test_a_parameter_only_block_without_gradient_raises_with_its_name(case):
     constraints = ConstraintRegistry()
     constraints.equality("fine", lambda: p.sum())
     constraints.equality("lost", fn)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p, frozen], 0.1), constraints)
+    optimizer = constrained(torch.optim.SGD([p, frozen], 0.1), constraints)
     p.sum().backward()
     with pytest.raises(ValueError, match="constraint 'lost' must depend on a parameter"):
         optimizer.step()
@@ -799,7 +802,7 @@ def test_no_graph_is_kept_alive(end):
     constraints = ConstraintRegistry()
     constraints.equality("unit_rows", lambda: remember(model.unit_rows()))
     constraints.equality("balance", size=1)
-    optimizer = PowerALMOptimizer(BASES["adam"](model.parameters()), constraints, nu=0.7)
+    optimizer = constrained(BASES["adam"](model.parameters()), constraints, nu=0.7)
     for x, _ in batches():
         optimizer.zero_grad()
         with torch.set_grad_enabled(end != "no grad"):
@@ -817,7 +820,7 @@ def test_no_graph_is_kept_alive(end):
 def test_memory_does_not_grow_with_the_number_of_steps():
     """Tensors alive after ten epochs are as many as after two."""
     model = Net()
-    optimizer = PowerALMOptimizer(BASES["adam"](model.parameters()), registry(model), nu=0.7)
+    optimizer = constrained(BASES["adam"](model.parameters()), registry(model), nu=0.7)
 
     def alive() -> int:
         gc.collect()
@@ -834,7 +837,7 @@ def test_an_absent_class_neither_pulls_nor_counts():
     p = nn.Parameter(torch.tensor([1.0, 2.0, 3.0], dtype=F64))
     constraints = ConstraintRegistry()
     constraints.equality("mean", size=3)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], lr=0.0), constraints, nu=1.0, omega=1.0)
+    optimizer = constrained(torch.optim.SGD([p], lr=0.0), constraints, nu=1.0, omega=1.0)
     seen = [([0, 0, 1], [10.0, 20.0, 30.0]), ([1, 1, 1], [1.0, 2.0, 4.0])]
     for target, x in seen:
         target, x = torch.tensor(target), torch.tensor(x, dtype=F64)
@@ -894,7 +897,7 @@ def test_a_rate_is_a_function_of_the_sums_and_not_a_mean_of_rates():
     p = nn.Parameter(torch.tensor(0.5, dtype=F64))
     constraints = ConstraintRegistry()
     constraints.equality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.1)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], lr=0.0), constraints, nu=1.0, omega=1.0)
+    optimizer = constrained(torch.optim.SGD([p], lr=0.0), constraints, nu=1.0, omega=1.0)
     for hits, n in ((1.0, 10.0), (30.0, 40.0)):
         optimizer.zero_grad()
         statistics = torch.stack([hits * p, torch.tensor(n, dtype=F64)])
@@ -910,7 +913,7 @@ def test_statistics_that_change_their_number_raise_before_anything_moves():
     p = nn.Parameter(torch.tensor([1.0, 2.0], dtype=F64))
     constraints = ConstraintRegistry()
     constraints.equality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:2])
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], lr=0.1), constraints, nu=1.0)
+    optimizer = constrained(torch.optim.SGD([p], lr=0.1), constraints, nu=1.0)
     optimizer.augment(p.sum(), rate=p * 1).backward()
     optimizer.step()
     before = p.detach().clone()
@@ -968,7 +971,7 @@ def test_a_block_may_be_the_parameter_itself():
     p = nn.Parameter(torch.tensor([1.0, -2.0], dtype=F64))
     constraints = ConstraintRegistry()
     constraints.equality("zero", lambda: p)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], lr=0.25), constraints, nu=1.0)
+    optimizer = constrained(torch.optim.SGD([p], lr=0.25), constraints, nu=1.0)
     for _ in range(2):
         optimizer.zero_grad()
         optimizer.step()
@@ -982,7 +985,7 @@ def test_two_parameters_never_share_a_gradient():
     p, q = (nn.Parameter(torch.ones(2, dtype=F64)) for _ in range(2))
     constraints = ConstraintRegistry()
     constraints.equality("sum", lambda: p + q)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p, q], lr=0.1), constraints)
+    optimizer = constrained(torch.optim.SGD([p, q], lr=0.1), constraints)
     optimizer.backward_constraints()
     q_grad = q.grad.clone()
     p.grad.add_(1)
@@ -991,7 +994,7 @@ def test_two_parameters_never_share_a_gradient():
 
 def test_a_step_after_backward_constraints_does_not_add_them_again():
     model = Net()
-    optimizer = PowerALMOptimizer(
+    optimizer = constrained(
         torch.optim.SGD(model.parameters(), 0.1), registry(model, batch=False), nu=1.0
     )
     for _ in range(2):
@@ -1008,7 +1011,7 @@ def test_backward_constraints_adds_once_where_its_first_gradient_is_zero():
     p, q = (nn.Parameter(torch.tensor([value], dtype=F64)) for value in (0.0, 1.0))
     constraints = ConstraintRegistry()
     constraints.equality("sum", lambda: p.square() + q)
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p, q], 0.1), constraints, nu=1.0)
+    optimizer = constrained(torch.optim.SGD([p, q], 0.1), constraints, nu=1.0)
     optimizer.backward_constraints()
     assert (p.grad.item(), q.grad.item()) == (0.0, 1.0)
     optimizer.step()
@@ -1018,7 +1021,7 @@ def test_backward_constraints_adds_once_where_its_first_gradient_is_zero():
 def test_the_total_gradient_may_be_replaced_before_the_step():
     """Not every clip works in place."""
     model = Net()
-    optimizer = PowerALMOptimizer(
+    optimizer = constrained(
         torch.optim.SGD(model.parameters(), 1.0), registry(model, batch=False), nu=0.7
     )
     start = model.first.weight.detach().clone()
@@ -1033,7 +1036,7 @@ def test_the_total_gradient_may_be_replaced_before_the_step():
 
 def test_clearing_gradients_after_backward_constraints_makes_the_next_step_add_them():
     model = Net()
-    optimizer = PowerALMOptimizer(
+    optimizer = constrained(
         torch.optim.SGD(model.parameters(), 0.1), registry(model, batch=False), nu=1.0
     )
     optimizer.backward_constraints()
@@ -1046,7 +1049,7 @@ def test_clearing_gradients_after_backward_constraints_makes_the_next_step_add_t
 def test_a_step_without_gradient_mode_is_the_same_step():
     model, other = two_nets()
     for net, enabled in ((model, False), (other, True)):
-        optimizer = PowerALMOptimizer(BASES["adam"](net.parameters()), registry(net), nu=0.7)
+        optimizer = constrained(BASES["adam"](net.parameters()), registry(net), nu=0.7)
         loss, values = measure(net, *batches()[0])
         optimizer.augment(loss, **values).backward()
         with torch.set_grad_enabled(enabled):

@@ -14,6 +14,7 @@ from test_injection import (
     Twin,
     assert_same,
     batches,
+    constrained,
     flat,
     measure,
     multipliers,
@@ -42,7 +43,7 @@ EACH_BASE = pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 
 
 def wrapped(model: Net, base: Any = BASES["Adam"], **settings: Any) -> PowerALMOptimizer:
-    return PowerALMOptimizer(base(model), registry(model), **{"nu": 0.7, **settings})
+    return constrained(base(model), registry(model), **{"nu": 0.7, **settings})
 
 
 def cpu_scaler() -> torch.amp.GradScaler:
@@ -142,7 +143,7 @@ def test_a_skipped_step_moves_nothing_and_does_not_count(form, base):
 def test_a_total_clip_after_a_skipped_step_still_has_the_constraints(clear):
     ours, theirs = Net(), Net()
     for net, factors in ((ours, (math.inf, 1.0)), (theirs, (1.0,))):
-        optimizer = PowerALMOptimizer(
+        optimizer = constrained(
             optim.SGD(net.parameters(), lr=0.1), registry(net, batch=False), nu=0.7
         )
         scaler = cpu_scaler()
@@ -163,7 +164,7 @@ def test_constraints_added_before_unscaling_are_unscaled_away():
     moved = []
     for wrong in (False, True):
         model = Net()
-        optimizer = PowerALMOptimizer(
+        optimizer = constrained(
             optim.SGD(model.parameters(), lr=0.1), registry(model, batch=False), nu=0.7
         )
         scaler = cpu_scaler()
@@ -199,7 +200,7 @@ class Fragile:
         if "batch_block" in blocks:
             constraints.inequality("batch_block", size=5)
         base = optim.Adam(self.model.parameters(), lr=0.02) if base is None else base(self.model)
-        self.optimizer = PowerALMOptimizer(base, constraints, **{"nu": 0.7, **settings})
+        self.optimizer = constrained(base, constraints, **{"nu": 0.7, **settings})
         self.batch = "batch_block" in blocks
 
     def value(self, name: str) -> Tensor:
@@ -451,7 +452,7 @@ def test_a_huge_entry_does_not_switch_off_the_others():
     p = nn.Parameter(torch.tensor([1e30, 1.0]))
     constraints = ConstraintRegistry()
     constraints.equality("zero", lambda: p)
-    optimizer = PowerALMOptimizer(optim.SGD([p], lr=0.1), constraints, nu=0.5)
+    optimizer = constrained(optim.SGD([p], lr=0.1), constraints, nu=0.5)
     optimizer.step()
     torch.testing.assert_close(p.grad, torch.tensor([1e15, 1e-15]), rtol=1e-5, atol=0)
 
@@ -489,7 +490,7 @@ def half(model: Half, base: Any = None, **settings: Any) -> PowerALMOptimizer:
     constraints.equality("orthogonal", lambda: model.orthogonal())
     constraints.inequality("energy", size=1)
     base = optim.SGD(model.parameters(), lr=0.05) if base is None else base(model.parameters())
-    return PowerALMOptimizer(base, constraints, **{"nu": 0.7, **settings})
+    return constrained(base, constraints, **{"nu": 0.7, **settings})
 
 
 def autocast(enabled: bool = True) -> torch.autocast:
@@ -603,7 +604,7 @@ def test_float16_gradients_whose_squares_overflow_are_finite():
     p = nn.Parameter(torch.ones(3, dtype=torch.float16))
     constraints = ConstraintRegistry()
     constraints.equality("sum", lambda: p.sum() - 3)
-    optimizer = PowerALMOptimizer(optim.SGD([p], lr=0.001), constraints)
+    optimizer = constrained(optim.SGD([p], lr=0.001), constraints)
     (300 * p).sum().backward()
     optimizer.step()
     assert optimizer.gradient_norm == pytest.approx(300 * math.sqrt(3), rel=1e-3)
@@ -615,7 +616,7 @@ def test_parameters_of_several_types_share_one_constraint():
     constraints = ConstraintRegistry()
     constraints.equality("sum", lambda: p + q)
     constraints.equality("low", lambda: p - 1)
-    optimizer = PowerALMOptimizer(optim.SGD([p, q], lr=0.25), constraints, nu=1.0)
+    optimizer = constrained(optim.SGD([p, q], lr=0.25), constraints, nu=1.0)
     optimizer.step()
     assert (p.dtype, q.dtype) == (torch.bfloat16, torch.float32)
     assert p.tolist() == q.tolist() == [0.5, 0.5]

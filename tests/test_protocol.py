@@ -19,6 +19,7 @@ from test_injection import (
     Twin,
     assert_same,
     batches,
+    constrained,
     measure,
     multipliers,
     registry,
@@ -49,12 +50,12 @@ def adam(model: nn.Module, **settings: Any) -> optim.Adam:
 
 def wrapped(model: Net, base: optim.Optimizer | None = None, **settings: Any) -> PowerALMOptimizer:
     settings = {"nu": 0.7, **settings}
-    return PowerALMOptimizer(adam(model) if base is None else base, registry(model), **settings)
+    return constrained(adam(model) if base is None else base, registry(model), **settings)
 
 
 def wrapped_static(model: Net, base: optim.Optimizer | None = None) -> PowerALMOptimizer:
     base = adam(model) if base is None else base
-    return PowerALMOptimizer(base, registry(model, batch=False), nu=0.7)
+    return constrained(base, registry(model, batch=False), nu=0.7)
 
 
 def plain_step(model: Net, optimizer: optim.Optimizer, batch: int = 0) -> None:
@@ -103,12 +104,12 @@ def test_groups_and_state_stay_shared_after_a_load():
 def test_public_names_of_the_base_show_through_and_private_ones_do_not():
     base = adam(Net())
     base.favourite, base._secret = "public", "private"
-    optimizer = PowerALMOptimizer(base, ConstraintRegistry())
+    optimizer = constrained(base, ConstraintRegistry())
     assert optimizer.favourite == "public"
     assert not hasattr(optimizer, "_secret")
     assert not hasattr(optimizer, "train")
     # GradScaler would hand its work to a fused base that does not see the constraints.
-    fused = PowerALMOptimizer(adam(Net(), fused=True), ConstraintRegistry())
+    fused = constrained(adam(Net(), fused=True), ConstraintRegistry())
     assert fused.base._step_supports_amp_scaling
     assert not fused._step_supports_amp_scaling
 
@@ -204,7 +205,7 @@ def test_a_group_added_between_steps_receives_the_constraint_gradient():
     p, q = (nn.Parameter(torch.ones(2, dtype=F64)) for _ in range(2))
     constraints = ConstraintRegistry()
     constraints.equality("sum", lambda: p + q)
-    optimizer = PowerALMOptimizer(optim.SGD([p], lr=0.1), constraints, nu=1.0)
+    optimizer = constrained(optim.SGD([p], lr=0.1), constraints, nu=1.0)
     optimizer.step()
     assert q.grad is None
     optimizer.add_param_group({"params": [q]})
@@ -230,7 +231,7 @@ def test_gradients_that_are_not_cleared_accumulate_over_steps_as_in_torch():
     p = nn.Parameter(torch.ones(1, dtype=F64))
     constraints = ConstraintRegistry()
     constraints.equality("zero", lambda: p)
-    optimizer = PowerALMOptimizer(optim.SGD([p], lr=0.5), constraints, nu=1.0)
+    optimizer = constrained(optim.SGD([p], lr=0.5), constraints, nu=1.0)
     optimizer.step()
     optimizer.step()
     assert p.grad.item() == 1.5
@@ -433,7 +434,7 @@ def test_a_copy_whose_constraint_is_a_lambda_on_the_old_model_raises(steps, toge
     model = Net()
     constraints = ConstraintRegistry()
     constraints.equality("unit_rows", lambda: model.unit_rows())
-    optimizer = PowerALMOptimizer(adam(model), constraints)
+    optimizer = constrained(adam(model), constraints)
     for _ in range(steps):
         plain_step(model, optimizer)
     model_2, optimizer_2 = (
@@ -678,7 +679,7 @@ def test_lbfgs_equals_lbfgs_on_the_full_lagrangian(search, nu):
         return optim.LBFGS(model.parameters(), lr=lr, max_iter=4, line_search_fn=search)
 
     ours, theirs = Net(), Net()
-    optimizer = PowerALMOptimizer(lbfgs(ours), registry(ours, batch=False), nu=nu)
+    optimizer = constrained(lbfgs(ours), registry(ours, batch=False), nu=nu)
     plain, twin = lbfgs(theirs), Twin(STATIC, nu)
 
     def closure():
@@ -769,21 +770,24 @@ def test_a_schedule_free_base_is_switched_between_training_and_evaluation(make):
     assert_same(multipliers(optimizer), twin.y)
 
 
+class Signs(optim.Optimizer):
+    """Moves by the sign of the gradient; its groups have no lr."""
+
+    def __init__(self, params):
+        super().__init__(params, {"size": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["size"] * p.grad.sign())
+
+
 def test_a_base_without_a_learning_rate_works():
-    class Signs(optim.Optimizer):
-        def __init__(self, params):
-            super().__init__(params, {"size": 0.1})
-
-        @torch.no_grad()
-        def step(self, closure=None):
-            for group in self.param_groups:
-                for p in group["params"]:
-                    p.sub_(group["size"] * p.grad.sign())
-
     p = nn.Parameter(torch.tensor([1.0, -1.0], dtype=F64))
     constraints = ConstraintRegistry()
     constraints.equality("zero", lambda: p)
-    optimizer = PowerALMOptimizer(Signs([p]), constraints)
+    optimizer = constrained(Signs([p]), constraints)
     optimizer.step()
     assert_same(p.detach(), torch.tensor([0.9, -0.9], dtype=F64))
 
@@ -798,7 +802,7 @@ def test_complex_parameters_are_trained():
     p = nn.Parameter(torch.tensor([3 + 4j, 1j], dtype=torch.complex128))
     constraints = ConstraintRegistry()
     constraints.equality("unit", lambda: torch.view_as_real(p).square().sum(1) - 1)
-    optimizer = PowerALMOptimizer(optim.SGD([p], lr=0.01), constraints, nu=1.0)
+    optimizer = constrained(optim.SGD([p], lr=0.01), constraints, nu=1.0)
     optimizer.step()
     expected = torch.tensor([(3 + 4j) * (1 - 0.01 * 2 * 24), 1j], dtype=torch.complex128)
     torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=0)
@@ -825,6 +829,14 @@ def test_the_step_by_which_a_distributed_checkpoint_makes_state_is_neutral(make)
     train_twin(theirs, plain, twin)
     assert_same(ours, theirs)
     assert_same(multipliers(optimizer), twin.y)
+
+
+def test_a_distributed_checkpoint_does_not_move_the_parameters_of_a_base_without_lr():
+    model = Net()
+    optimizer = wrapped(model, Signs(model.parameters()))
+    dcp.get_optimizer_state_dict(model, optimizer)
+    assert_same(model, Net())
+    assert optimizer.steps == 0
 
 
 @pytest.mark.parametrize("via", ["base", "wrapper"])

@@ -161,6 +161,10 @@ class PowerALMOptimizer(OptimizerWrapper):
             reported = batch.tallies(vector.batch, {**values, **strict}, samples, "strict")
         whole, parts = proxy, 1
         if window is not None:
+            if samples != 1.0:
+                raise ValueError(
+                    f"samples must be 1 with window (use (value, count)), got {samples!r}"
+                )
             others = [batch.tallies(vector.batch, part, samples, "window") for part in window]
             whole, parts = batch.completed(proxy, others), len(others)
 
@@ -465,7 +469,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         """Whether this is the empty step by which torch's distributed checkpoints make state."""
         grads = [p.grad for p in self.params if p.requires_grad]
         return (
-            all(float(group.get("lr", 1.0)) == 0 for group in self.param_groups)
+            all(float(group.get("lr", 0.0)) == 0 for group in self.param_groups)
             and all(grad is not None for grad in grads)
             and total_norm([grad for grad in grads if grad is not None]) == 0
         )
