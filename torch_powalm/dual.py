@@ -12,6 +12,7 @@ from torch_powalm.functional import (
     dual_step,
     eliminate_slack,
     norm,
+    power,
     scaled_add,
     slack_stiffness,
     stiffness,
@@ -120,6 +121,17 @@ class DualState:
         w = parts[0] if len(parts) == 1 else torch.cat(parts)
         return w if self._w_min is None else torch.maximum(w, self._w_min)
 
+    def value_and_weight(self, r: Tensor) -> tuple[float, Tensor] | None:
+        """Both `value` and `weight`, with one norm for the two; None if not finite."""
+        if len(self.groups) > 1 or self._lower is not None:
+            w = self.weight(r)
+            return None if w is None else (self.value(r), w)
+        r_norm = norm(r)
+        value = torch.dot(self.y, r).item() + self.beta * power(r_norm, self.nu)
+        if not math.isfinite(value):
+            return None
+        return value, scaled_add(self.y, r, stiffness(r_norm, self.beta, self.nu))
+
     def value(self, r: Tensor) -> float:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         return sum(
@@ -127,8 +139,18 @@ class DualState:
             for g, r_g in zip(self.groups, self._pieces(r), strict=True)
         )
 
-    def update(self, r: Tensor) -> DualRecord:
-        """Move y by σ∇φ(r), grow β, advance k."""
+    def update(self, r: Tensor, *, rescue: float | None = None) -> DualRecord:
+        """Move y by σ∇φ(r), grow β, advance k.
+
+        Args:
+            r: (A(x), B(x)), finite.
+            rescue: leave y and grow β by this factor, since the subproblem had no minimiser.
+        """
+        if rescue is not None:
+            record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
+            self.beta = min(rescue * self.beta, self.beta_max, _BETA_LIMIT)
+            self.k += 1
+            return record
         pieces = self._pieces(r)
         r_norm = math.hypot(*(norm(r_i) for r_i in pieces))
         step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))

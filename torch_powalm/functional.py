@@ -30,7 +30,12 @@ def norm(r: Tensor) -> float:
 
 def phi(r: Tensor, nu: float) -> float:
     """Power term φ(r) = ‖r‖^(ν+1) / (ν+1)."""
-    return math.pow(norm(r), nu + 1) / (nu + 1)
+    return power(norm(r), nu)
+
+
+def power(r_norm: float, nu: float) -> float:
+    """φ as a function of the norm, inf where it overflows."""
+    return math.pow(r_norm, nu + 1) / (nu + 1) if r_norm < 1e150 else math.inf
 
 
 def grad_phi(r: Tensor, nu: float) -> Tensor:

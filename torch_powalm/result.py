@@ -1,8 +1,18 @@
-"""What the two routes report: frozen records without behaviour."""
+"""What the two routes report: frozen records, and how they print."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Violation(NamedTuple):
@@ -46,3 +56,182 @@ class TrainingResiduals(NamedTuple):
 
     dual_residual: float
     primal_residual: float
+
+
+class Status(Enum):
+    """How a run ended; a run of an inner solver has the first five."""
+
+    CONVERGED = "converged"
+    MAX_ITER = "max_iter"
+    BUDGET = "budget"
+    STALLED = "stalled"
+    NOT_FINITE = "not_finite"
+    MAX_OUTER = "max_outer"
+    INFEASIBLE = "infeasible"
+    UNBOUNDED = "unbounded"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class InnerResult:
+    """What `solvers.run` returns.
+
+    Args:
+        x: the point; within dom g whenever the start is or one iteration was made.
+        residual: ‖v‖ for some v ∈ ∂(ψ + g)(x); measured at x also when the run did not converge.
+        iterations: iterations of the solver.
+        status: CONVERGED, MAX_ITER, BUDGET, STALLED or NOT_FINITE.
+    """
+
+    x: Tensor
+    residual: float
+    iterations: int
+    status: Status
+
+
+class Residuals(NamedTuple):
+    """Certificate of a point x with multipliers y.
+
+    Args:
+        equality: ‖A(x)‖.
+        inequality: ‖max(B(x), 0)‖.
+        stationarity: dist(−∇f(x) − Jᵀy, ∂g(x)).
+        complementarity: the largest |y_i B_i(x)|, and of −y_i where y_i < 0.
+    """
+
+    equality: float
+    inequality: float
+    stationarity: float
+    complementarity: float
+
+    @property
+    def primal(self) -> float:
+        """‖(A(x), max(B(x), 0))‖."""
+        return math.hypot(self.equality, self.inequality)
+
+    @property
+    def dual(self) -> float:
+        """The larger of stationarity and complementarity."""
+        return max(self.stationarity, self.complementarity)
+
+
+@dataclass(frozen=True)
+class OuterRecord:
+    """One outer iteration; counts and seconds run from the start of the solve.
+
+    Args:
+        k: index of the iteration, from 1.
+        primal_residual: ‖(A(x), max(B(x), 0))‖.
+        dual_residual: stationarity or complementarity, the larger, with the better multiplier.
+        objective: f(x) + g(x).
+        beta: the penalty of the subproblem.
+        sigma: the dual step taken after it.
+        y_norm: ‖y‖ after this step.
+        inner_iterations: iterations of the inner solver in this subproblem.
+        inner_status: how the inner solver ended.
+        function_calls: evaluations of f.
+        gradient_calls: evaluations of ∇f.
+        seconds: wall time.
+        multiplier: which one certified: "weight" for y + β∇φ, or "least squares".
+    """
+
+    k: int
+    primal_residual: float
+    dual_residual: float
+    objective: float
+    beta: float
+    sigma: float
+    y_norm: float
+    inner_iterations: int
+    inner_status: Status
+    function_calls: int
+    gradient_calls: int
+    seconds: float
+    multiplier: str = "weight"
+
+    def __str__(self) -> str:
+        return "  ".join(_cell(getattr(self, f.name)).rjust(len(f.name)) for f in fields(self))
+
+
+class Records(list[OuterRecord]):
+    """The outer iterations of a run, in order; `str` is a table."""
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary of plain values per iteration."""
+        return [{**asdict(record), "inner_status": record.inner_status.value} for record in self]
+
+    def to_dataframe(self) -> Any:
+        """A pandas.DataFrame with one row per iteration; needs pandas."""
+        pandas = import_module("pandas")
+        return pandas.DataFrame(self.to_dicts(), columns=[f.name for f in fields(OuterRecord)])
+
+    def __str__(self) -> str:
+        header = "  ".join(f.name for f in fields(OuterRecord))
+        return "\n".join([header, *map(str, self)])
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What `power_alm` returns: a point, its multipliers, and the proof in numbers.
+
+    Args:
+        x: the last point if it converged, else the best one.
+        y: the multiplier of the certificate, equalities first.
+        status: how the run ended; CONVERGED only if the residuals hold.
+        residuals: of (x, y), computed anew.
+        objective: f(x) + g(x).
+        records: one per outer iteration.
+        function_calls: evaluations of f.
+        gradient_calls: evaluations of ∇f.
+        constraint_calls: evaluations of the constraints.
+        seconds: wall time.
+        state: what `power_alm(problem, x_1, state=…)` needs to go on.
+    """
+
+    x: Tensor
+    y: Tensor
+    status: Status
+    residuals: Residuals
+    objective: float
+    records: Records
+    function_calls: int
+    gradient_calls: int
+    constraint_calls: int
+    seconds: float
+    state: dict[str, Any] = field(repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether both residuals hold."""
+        return self.status is Status.CONVERGED
+
+    def __str__(self) -> str:
+        inner = sum(record.inner_iterations for record in self.records)
+        return (
+            f"status            {self.status.value}\n"
+            f"primal residual   {self.residuals.primal:.3e}\n"
+            f"dual residual     {self.residuals.dual:.3e}\n"
+            f"objective         {self.objective:.10g}\n"
+            f"iterations        {len(self.records)} outer, {inner} inner\n"
+            f"calls             {self.function_calls} function, {self.gradient_calls} gradient, "
+            f"{self.constraint_calls} constraint\n"
+            f"seconds           {self.seconds:.3f}"
+        )
+
+    def plot(self) -> Axes:
+        """Both residuals against gradient calls on a log axis; needs matplotlib."""
+        import matplotlib.pyplot as plt
+
+        calls = [record.gradient_calls for record in self.records]
+        _, ax = plt.subplots()
+        ax.semilogy(calls, [r.primal_residual for r in self.records], label="primal residual")
+        ax.semilogy(calls, [r.dual_residual for r in self.records], label="dual residual")
+        ax.set_xlabel("gradient calls")
+        ax.legend()
+        return ax
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3e}"
+    return value.value if isinstance(value, Status) else str(value)

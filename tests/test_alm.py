@@ -1,0 +1,265 @@
+"""The outer loop: known solutions, equality with the textbook, theory, outcomes, misuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from problems import HOPELESS, PROBLEMS, Known, vector
+from reference import fixed_step, inexact_alm, paper_sigma
+from torch import Tensor
+
+from torch_powalm import prox, solvers
+from torch_powalm.alm import power_alm
+from torch_powalm.problem import Problem
+from torch_powalm.result import Solution, Status
+
+EPS = 1e-6
+SOLVERS = {
+    "PANOC": solvers.PANOC(),
+    "Spectral": solvers.Spectral(),
+    "UPFAG": solvers.UPFAG(),
+    "ProximalPoint": solvers.ProximalPoint(),
+    "AcceleratedGradient": solvers.AcceleratedGradient(),
+    "AdaptiveGradient": solvers.AdaptiveGradient(),
+    "Adam": solvers.FromTorch(torch.optim.Adam, lr=1e-2),
+}
+
+
+def claims(solver: str, known: Known) -> bool:
+    if solver == "Adam":
+        return known is PROBLEMS["simplex in a box"] or known is PROBLEMS["affine equality"]
+    if solver in ("AcceleratedGradient", "AdaptiveGradient"):
+        return known.convex and known.mild
+    return known.mild or solver == "PANOC"
+
+
+def assert_kkt(problem: Problem, solution: Solution, eps: float) -> None:
+    """Feasibility and stationarity from x and y, by a backward pass of the test's own."""
+    x = solution.x.clone().requires_grad_()
+    constraints = problem.oracle.constraints
+    r = torch.cat([c(x) for c in constraints.values()])
+    grad = torch.autograd.grad(problem.oracle.f(x) + solution.y @ r, x)[0]
+    size = len(constraints["equality"](x)) if "equality" in constraints else 0
+    B, y = r[size:].detach(), solution.y[size:]
+    assert torch.linalg.vector_norm(torch.cat((r[:size].detach(), B.clamp(min=0)))) <= eps
+    assert (y >= 0).all()
+    assert ((y * B).abs() <= eps).all()
+    assert problem.g.distance(solution.x, grad) <= eps
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_finds_the_known_solution(solver: str, name: str) -> None:
+    known = PROBLEMS[name]
+    if not claims(solver, known):
+        pytest.skip("not claimed")
+    start = known.x_1.clone()
+    eps = EPS if solver != "Adam" else 1e-4
+    solution = power_alm(known.problem, known.x_1, solver=SOLVERS[solver], eps_phi=eps, eps_A=eps)
+    assert solution.status is Status.CONVERGED
+    assert_kkt(known.problem, solution, eps)
+    scale = 1e3 * eps
+    if known.x is not None:
+        assert torch.allclose(solution.x, known.x, rtol=0, atol=scale)
+    if known.y is not None:
+        assert torch.allclose(solution.y, known.y, rtol=0, atol=scale)
+    assert torch.equal(known.x_1, start)
+    assert len(solution.records) <= 40
+    assert solution.gradient_calls <= (60_000 if solver == "Adam" else 20_000)
+
+
+@pytest.mark.parametrize("nu", [0.5, 0.8])
+@pytest.mark.parametrize("name", [name for name, known in PROBLEMS.items() if known.mild])
+def test_powers_below_one_find_the_known_solution(name: str, nu: float) -> None:
+    known = PROBLEMS[name]
+    solution = power_alm(known.problem, known.x_1, nu=nu, eps_phi=1e-5, eps_A=1e-5)
+    assert solution.status is Status.CONVERGED
+    if known.x is not None:
+        assert torch.allclose(solution.x, known.x, rtol=0, atol=1e3 * 1e-5)
+
+
+@pytest.mark.parametrize("name", HOPELESS)
+def test_hopeless_problems_end_in_their_status(name: str) -> None:
+    known = HOPELESS[name]
+    solution = power_alm(known.problem, known.x_1)
+    assert solution.status is known.status
+    assert not solution.converged
+    if known.x is not None:
+        assert torch.allclose(solution.x, known.x, rtol=0, atol=1e-3)
+
+
+def random_qp() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    Q, q, M, b, x = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator)
+        for shape in ((8, 8), (8,), (3, 8), (3,), (8,))
+    )
+    return Q @ Q.T / 8 + torch.eye(8, dtype=torch.float64), q, M, b, x.clamp(-1, 1)
+
+
+class ProjectedGradient:
+    """A fixed step, and the residual at every point, as in the twin."""
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+
+    def iterate(
+        self, psi: solvers.Smooth, g: prox.Proximable, x: Tensor, tol: float
+    ) -> Iterator[solvers.Iterate]:
+        while True:
+            psi_x, grad_x = psi.value_and_grad(x)
+            z = g.prox(x - self.step * grad_x, self.step)
+            v = (x - z) / self.step + psi.value_and_grad(z)[1] - grad_x
+            yield solvers.Iterate(z, torch.linalg.vector_norm(v).item(), psi_x)
+            x = z
+
+
+def test_exponent_one_is_the_textbook_method() -> None:
+    Q, q, M, b, x_1 = random_qp()
+    settings = {"omega": 2.0, "lam": 1e-2}
+    twin = inexact_alm(Q, q, M, b, x_1, beta=0.5, bound=1.0, iterations=8, **settings)
+    seen: list[Tensor] = []
+    problem = Problem(
+        lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: M @ x - b, g=prox.Box(-1.0, 1.0)
+    )
+    solution = power_alm(
+        problem,
+        x_1,
+        beta_1=0.5,
+        solver=lambda beta: ProjectedGradient(fixed_step(Q, M, beta)),
+        eps_phi=1e-14,
+        eps_A=1e-14,
+        max_outer=8,
+        callback=lambda record, x: seen.append(x),
+        **settings,
+    )
+    assert solution.status is Status.MAX_OUTER
+    for x, (x_twin, _, _) in zip(seen, twin, strict=True):
+        assert torch.allclose(x, x_twin, rtol=1e-10, atol=1e-10)
+    assert torch.allclose(solution.state["y"], twin[-1][1], rtol=1e-10, atol=1e-10)
+    assert solution.state["beta"] == pytest.approx(twin[-1][2], rel=1e-10)
+
+
+def test_sequences_of_algorithm_1_equal_a_hand_computation() -> None:
+    Q, q, M, b, x_1 = random_qp()
+    nu, y, seen = 0.7, torch.zeros(3, dtype=torch.float64), []
+    problem = Problem(lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: M @ x - b)
+    solution = power_alm(
+        problem,
+        x_1,
+        nu=nu,
+        beta_1=0.3,
+        omega=1.5,
+        lam=1e-3,
+        sigma="paper",
+        sigma_1=4.0,
+        eps_phi=1e-12,
+        eps_A=1e-12,
+        max_outer=6,
+        callback=lambda record, x: seen.append(x),
+    )
+    A_1 = torch.linalg.vector_norm(M @ x_1 - b).item()
+    for k, (x, record) in enumerate(zip(seen, solution.records, strict=True), start=1):
+        A = M @ x - b
+        A_norm = torch.linalg.vector_norm(A).item()
+        sigma = paper_sigma(4.0, A_1, A_norm, nu, k)
+        y = y + sigma * A_norm ** (nu - 1) * A
+        assert record.k == k
+        assert record.beta == pytest.approx(0.3 * 1.5 ** (k - 1), rel=1e-12)
+        assert record.sigma == pytest.approx(sigma, rel=1e-10)
+        assert record.y_norm == pytest.approx(torch.linalg.vector_norm(y).item(), rel=1e-10)
+        assert record.primal_residual == pytest.approx(A_norm, rel=1e-10)
+        assert record.dual_residual <= 1e-3 / record.beta
+
+
+@pytest.mark.parametrize("nu", [0.4, 0.6, 0.8, 1.0])
+def test_violation_falls_like_the_theory_says(nu: float) -> None:
+    # β‖A‖^ν ≤ C for multipliers and gradients that stay bounded: ‖A(x_k)‖ ≤ c ω^(−k/ν).
+    Q, q, M, b, x_1 = random_qp()
+    problem = Problem(lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: M @ x - b)
+    solution = power_alm(
+        problem,
+        x_1,
+        nu=nu,
+        beta_1=1.0,
+        omega=1.5,
+        lam=1e-3,
+        sigma="paper",
+        sigma_1=0.5,
+        eps_phi=1e-10,
+        eps_A=1e-7,
+        max_outer=25,
+    )
+    first, *rest = solution.records
+    assert len(rest) >= 5
+    for record in rest:
+        bound = first.primal_residual * (record.beta / first.beta) ** (-1 / nu)
+        assert record.primal_residual <= 3 * bound
+    # ‖y_k‖ ≤ σ_1‖A(x_1)‖^ν (1 + Σ log²2/((k+1) log²(k+2))), and the sum is below 3.
+    start = torch.linalg.vector_norm(M @ x_1 - b).item() ** nu
+    assert all(record.y_norm <= 0.5 * start * 4 for record in solution.records)
+
+
+def test_multipliers_stay_bounded_where_the_constraints_contradict_each_other() -> None:
+    known = HOPELESS["contradiction"]
+    solution = power_alm(known.problem, known.x_1, sigma="paper", sigma_1=2.0, omega=1.1)
+    A_1 = torch.linalg.vector_norm(vector(3, 2)).item()
+    assert max(record.y_norm for record in solution.records) <= 2.0 * A_1 * 4
+
+
+@pytest.mark.parametrize("sigma", ["penalty", "paper"])
+def test_a_run_in_two_parts_is_the_run_in_one(sigma: str) -> None:
+    known = PROBLEMS["equality and inequality"]
+    settings = {"nu": 0.8, "sigma": sigma, "eps_phi": 1e-12, "eps_A": 1e-12}
+    whole = power_alm(known.problem, known.x_1, max_outer=6, **settings)
+    first = power_alm(known.problem, known.x_1, max_outer=3, **settings)
+    second = power_alm(known.problem, first.state["x"], state=first.state, max_outer=3, **settings)
+    assert torch.equal(second.state["x"], whole.state["x"])
+    assert torch.equal(second.state["y"], whole.state["y"])
+    assert second.records[-1].k == 6
+    assert second.records[-1].primal_residual == whole.records[-1].primal_residual
+
+
+def test_x_y_and_beta_alone_continue_the_classical_method() -> None:
+    known = PROBLEMS["several equations"]
+    settings = {"omega": 2.0, "lam": 1e-2, "eps_phi": 1e-13, "eps_A": 1e-13}
+    whole = power_alm(known.problem, known.x_1, beta_1=1.0, max_outer=6, **settings)
+    first = power_alm(known.problem, known.x_1, beta_1=1.0, max_outer=3, **settings)
+    second = power_alm(known.problem, first.x, y_1=first.y, beta_1=8.0, max_outer=3, **settings)
+    assert torch.equal(second.x, whole.x)
+    assert torch.equal(second.y, whole.y)
+
+
+def test_a_solution_given_as_start_costs_one_subproblem() -> None:
+    known = PROBLEMS["circle"]
+    solution = power_alm(known.problem, known.x, y_1=known.y)
+    assert solution.converged
+    assert [record.inner_iterations for record in solution.records] == [1]
+
+
+def test_tolerance_goes_on_falling_where_the_penalty_is_capped() -> None:
+    known = PROBLEMS["affine equality"]
+    solution = power_alm(
+        known.problem, known.x_1, beta_1=1.0, omega=2.0, beta_max=2.0, lam=1.0, eps_phi=1e-8
+    )
+    assert solution.converged
+    assert solution.records[-1].beta == 2.0
+
+
+def test_least_squares_multipliers_certify_where_the_weight_does_not() -> None:
+    # A subproblem that is cut off after two iterations beside the solution leaves a poor ŷ.
+    known = PROBLEMS["simplex in a box"]
+    solution = power_alm(
+        known.problem,
+        known.x,
+        y_1=vector(3),
+        beta_1=1e-9,
+        max_outer=1,
+        max_inner=1,
+        solver=solvers.AcceleratedGradient(step=1e-12),
+    )
+    assert solution.converged
+    assert solution.records[-1].multiplier == "least squares"
+    assert torch.allclose(solution.y, known.y, atol=1e-4)

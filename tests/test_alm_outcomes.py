@@ -1,0 +1,332 @@
+"""Budgets, interrupts, records, types and shapes, hand-written oracles, misuse."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from problems import PROBLEMS, vector
+from torch import Tensor
+
+from torch_powalm import prox, solvers
+from torch_powalm.alm import power_alm
+from torch_powalm.dual import DualState
+from torch_powalm.problem import Problem, Subproblem
+from torch_powalm.result import OuterRecord, Status
+
+KNOWN = PROBLEMS["several equations"]
+
+
+class Quadratic:
+    """½‖x − c‖² by hand, counting."""
+
+    def __init__(self, c: Tensor) -> None:
+        self.c, self.calls = c, 0
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return 0.5 * ((x - self.c) ** 2).sum(), x - self.c
+
+
+class Affine:
+    """Mx − b by hand."""
+
+    def __init__(self, M: Tensor, b: Tensor) -> None:
+        self.M, self.b = M, b
+
+    def values(self, x: Tensor) -> Tensor:
+        return self.M @ x - self.b
+
+    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
+        return self.M.T @ w
+
+
+def random_data() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(
+        torch.randn(*s, dtype=torch.float64, generator=generator) for s in ((6,), (2, 6), (2,))
+    )
+
+
+@pytest.mark.parametrize("f_by_hand", [False, True])
+@pytest.mark.parametrize("equality_by_hand", [False, True])
+@pytest.mark.parametrize("inequality_by_hand", [False, True])
+def test_hand_written_oracles_and_autograd_agree(
+    f_by_hand: bool, equality_by_hand: bool, inequality_by_hand: bool
+) -> None:
+    c, M, b = random_data()
+    f, A, B = Quadratic(c), Affine(M, b), Affine(-M, b - 1)
+    plain = Problem(lambda x: f.value_and_grad(x)[0], equality=A.values, inequality=B.values)
+    mixed = Problem(
+        f if f_by_hand else lambda x: f.value_and_grad(x)[0],
+        equality=A if equality_by_hand else A.values,
+        inequality=B if inequality_by_hand else B.values,
+    )
+    x, w = torch.ones_like(c), vector(1, -2, 3, 0.5)
+    expected, got = plain.oracle.at(x), mixed.oracle.at(x)
+    for _ in range(2):  # the second call does without the graph of the first
+        assert torch.allclose(got.gradient(w), expected.gradient(w), rtol=1e-12)
+    assert got.f == pytest.approx(expected.f, rel=1e-12)
+    assert torch.equal(got.r, expected.r)
+    assert mixed.residuals(x, w) == pytest.approx(plain.residuals(x, w), rel=1e-12)
+
+
+def test_value_and_gradient_at_one_point_cost_one_product() -> None:
+    c, M, b = random_data()
+    f = Quadratic(c)
+    problem = Problem(f, equality=Affine(M, b))
+    dual = DualState(
+        nu=0.8,
+        beta_1=1.0,
+        omega=2.0,
+        sigma="penalty",
+        sigma_1=1.0,
+        beta_max=1e9,
+        y_max=1e9,
+        sufficient_decrease=None,
+    )
+    x = torch.zeros_like(c)
+    at = problem.oracle.at(x)
+    dual.start(at.r)
+    psi = Subproblem(problem, dual, at)
+    value, grad = psi.value(x), psi.value_and_grad(x)[1]
+    assert psi.value_and_grad(x)[0] == value
+    assert f.calls == 1
+    dual.update(at.r)
+    assert not torch.equal(Subproblem(problem, dual, at).value_and_grad(x)[1], grad)
+    assert f.calls == 1
+    x += 1  # the same tensor, another point
+    assert psi.value(x) != value
+    assert f.calls == 2
+    assert problem.oracle.calls.function == problem.oracle.calls.gradient == 2
+
+
+def test_solution_counts_the_calls_of_the_user() -> None:
+    c, M, b = random_data()
+    f = Quadratic(c)
+    problem = Problem(f, equality=Affine(M, b))
+    solution = power_alm(problem, torch.zeros_like(c))
+    assert solution.converged
+    assert solution.function_calls == solution.gradient_calls == f.calls - 1  # but for the check
+    assert solution.records[-1].gradient_calls <= solution.gradient_calls
+
+
+def test_float32_stays_float32_and_shapes_are_kept() -> None:
+    C = torch.diag(torch.tensor([3.0, 1.0, -2.0, 0.5]))
+    problem = Problem(
+        lambda X: (X * (C @ X)).sum(), equality=lambda X: (X.T @ X - torch.eye(2)).reshape(-1)
+    )
+    x_1 = torch.ones(4, 2) + torch.arange(8.0).reshape(4, 2) / 8
+    solution = power_alm(problem, x_1, eps_phi=1e-3, eps_A=1e-3)
+    assert solution.converged
+    assert solution.x.dtype == solution.y.dtype == torch.float32
+    assert solution.x.shape == (4, 2)
+    # The two smallest eigenvalues are −2 and 0.5.
+    assert solution.objective == pytest.approx(-1.5, abs=1e-2)
+
+
+@pytest.mark.parametrize("budget", [{"max_gradients": 12}, {"max_seconds": 1e-9}])
+def test_budgets_end_a_run(budget: dict[str, Any]) -> None:
+    solution = power_alm(KNOWN.problem, KNOWN.x_1, eps_phi=1e-13, eps_A=1e-13, **budget)
+    assert solution.status is Status.BUDGET
+    assert len(solution.records) <= 2
+    if "max_gradients" in budget:
+        assert solution.gradient_calls <= 12 + 5
+
+
+def test_outer_and_inner_iterations_are_bounded() -> None:
+    solution = power_alm(
+        KNOWN.problem, KNOWN.x_1, max_outer=3, max_inner=1, eps_phi=1e-13, eps_A=1e-13
+    )
+    assert solution.status is Status.MAX_OUTER
+    assert [record.inner_iterations for record in solution.records] == [1, 1, 1]
+
+
+def test_ctrl_c_returns_the_best_point_so_far() -> None:
+    calls = 0
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 40:
+            raise KeyboardInterrupt
+        return 0.5 * (x @ x)
+
+    problem = Problem(f, equality=lambda x: x[:1] - 1)
+    solution = power_alm(problem, vector(3, -1), eps_phi=1e-13, eps_A=1e-13)
+    assert solution.status is Status.INTERRUPTED
+    assert len(solution.records) >= 1
+    assert solution.residuals.primal == min(r.primal_residual for r in solution.records)
+
+
+def test_a_callback_sees_every_record_and_can_end_the_run() -> None:
+    seen: list[OuterRecord] = []
+
+    def callback(record: OuterRecord, x: Tensor) -> bool:
+        seen.append(record)
+        return len(seen) == 2
+
+    solution = power_alm(KNOWN.problem, KNOWN.x_1, callback=callback, eps_phi=1e-13, eps_A=1e-13)
+    assert solution.status is Status.INTERRUPTED
+    assert solution.records == seen
+
+
+def test_values_that_are_not_finite_end_in_a_status() -> None:
+    problem = Problem(lambda x: (1e200 * x**3).sum(), equality=lambda x: x**2 - 1)
+    solver = solvers.AcceleratedGradient(step=1e3)
+    solution = power_alm(problem, vector(2), beta_1=1.0, solver=solver)
+    assert solution.status is Status.NOT_FINITE
+    assert solution.x.isfinite().all()
+
+
+def test_residuals_have_four_parts() -> None:
+    problem = Problem(
+        lambda x: (x**2).sum(), equality=lambda x: x[:1] - 3, inequality=lambda x: x - 1
+    )
+    # x = (0, 2), y = (1, 2, 3): ∇f + Jᵀy = (0 + 1 + 2, 4 + 3), y·B = (2·(−1), 3·1).
+    residuals = problem.residuals(vector(0, 2), vector(1, 2, 3))
+    assert residuals == pytest.approx((3.0, 1.0, (9 + 49) ** 0.5, 3.0), rel=1e-12)
+    assert residuals.primal == pytest.approx(10**0.5, rel=1e-12)
+    assert residuals.dual == residuals.stationarity
+    # a negative multiplier of an inequality counts as well
+    assert problem.residuals(vector(3, 1), vector(0, -5, 0)).complementarity == 10
+
+
+def test_records_print_and_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    solution = power_alm(KNOWN.problem, KNOWN.x_1)
+    text = str(solution)
+    for word in ("converged", "primal", "dual", "objective", "outer", "inner", "function"):
+        assert word in text
+    rows = solution.records.to_dicts()
+    assert rows[0]["k"] == 1
+    assert rows[-1]["inner_status"] == "converged"
+    assert len(str(solution.records).splitlines()) == len(rows) + 1
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError):
+        solution.records.to_dataframe()
+
+
+def test_plot_shows_both_residuals() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    ax = power_alm(KNOWN.problem, KNOWN.x_1).plot()
+    assert ax.get_yscale() == "log"
+    assert len(ax.lines) == 2
+
+
+def test_progress_goes_to_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    solution = power_alm(KNOWN.problem, KNOWN.x_1, progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == len(solution.records)
+
+
+def test_a_start_outside_the_domain_is_projected_and_said_once() -> None:
+    known = PROBLEMS["simplex in a box"]
+    with pytest.warns(UserWarning, match="x_1 is outside dom g") as caught:
+        solution = power_alm(known.problem, vector(3, -2, 0.5))
+    assert len(caught) == 1
+    assert solution.converged
+
+
+def square(x: Tensor) -> Tensor:
+    return (x**2).sum()
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: Problem(3, equality=square), TypeError, "f must be callable"),
+        (lambda: Problem(square), ValueError, "equality or inequality must be given, got neither"),
+        (lambda: Problem(square, equality=1), TypeError, "equality must be callable or have"),
+        (lambda: Problem(square, inequality=[1]), TypeError, "inequality must be callable or have"),
+        (
+            lambda: Problem(square, equality=square, g=prox.Box),
+            TypeError,
+            "g must have value, prox and distance, got <class",
+        ),
+    ],
+)
+def test_a_wrong_problem_raises(
+    build: Callable[[], Problem], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"f": lambda x: x}, r"f must return a scalar tensor, got shape \(2,\)"),
+        ({"f": lambda x: 1.0}, r"f must return a scalar tensor, got 1\.0"),
+        ({"f": lambda x: x.sum() * torch.nan}, "f must be finite at x_1, got nan"),
+        ({"f": lambda x: x.sqrt().sum()}, "the gradient of f must be finite at x_1, got inf"),
+        ({"f": lambda x: x.sum().detach()}, "f must be differentiable .* without gradient"),
+        (
+            {"f": lambda x: x.sum().float()},
+            "f must return torch.float64 on cpu as x_1, got torch.f",
+        ),
+        ({"equality": square}, r"equality must return a 1-D tensor, got shape \(\)"),
+        ({"equality": lambda x: x.detach()}, "equality must be differentiable .* without gradient"),
+        ({"equality": lambda x: x.float()}, "equality must return torch.float64 on cpu as x_1"),
+        ({"equality": lambda x: x[:0]}, r"equality must return a 1-D tensor, got shape \(0,\)"),
+        ({"inequality": lambda x: x / 0}, "inequality must be finite at x_1, got nan"),
+        (
+            {"equality": lambda x: torch.ones(1, dtype=x.dtype, requires_grad=True)},
+            "equality must be differentiable .* does not depend on it",
+        ),
+        (
+            {"equality": Affine(torch.ones(1, 3, dtype=torch.float64).T[:2], vector(1, 1))},
+            r"equality must return a gradient of shape \(2,\), got \(1,\)",
+        ),
+    ],
+)
+def test_what_the_functions_return_is_checked(parts: dict[str, Any], message: str) -> None:
+    functions = {"f": square, "equality": lambda x: x, **parts}
+    if "Affine" in type(functions["equality"]).__name__:
+        functions["equality"].values = lambda x: x
+    problem = Problem(functions.pop("f"), **functions)
+    with pytest.raises((TypeError, ValueError), match=message):
+        power_alm(problem, vector(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"eps_phi": -1.0}, r"eps_phi must be positive and finite, got -1\.0"),
+        ({"eps_A": 0.0}, r"eps_A must be positive and finite, got 0\.0"),
+        ({"lam": -1.0}, r"lam must be positive and finite, got -1\.0"),
+        ({"max_outer": 0}, "max_outer must be at least 1, got 0"),
+        ({"max_inner": 0}, "max_inner must be at least 1, got 0"),
+        ({"max_gradients": 0}, "max_gradients must be positive, got 0"),
+        ({"max_seconds": -1.0}, r"max_seconds must be positive, got -1\.0"),
+        ({"nu": 1.5}, r"nu must be in \(0, 1\], got 1\.5"),
+        ({"sigma": "fast"}, "sigma must be 'penalty' or 'paper', got 'fast'"),
+        ({"solver": solvers.PANOC}, "solver must be a solver or a function of beta, got <class"),
+        ({"solver": "PANOC"}, "solver must be a solver or a function of beta, got 'PANOC'"),
+        ({"y_1": vector(1)}, r"y_1 must have shape \(2,\), got \(1,\)"),
+        ({"y_1": vector(1, torch.nan)}, "y_1 must be finite, got nan"),
+        ({"x_1": vector(0, 0, torch.inf, 0)}, "x_1 must be finite, got inf"),
+        ({"x_1": torch.arange(4)}, "x_1 must have a floating-point dtype, got torch.int64"),
+        ({"x_1": [0.0]}, r"x_1 must be a tensor, got \[0\.0\]"),
+        ({"colour": 1}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_wrong_settings_raise_before_any_work(settings: dict[str, Any], message: str) -> None:
+    settings = {"x_1": KNOWN.x_1, **settings}
+    with pytest.raises((TypeError, ValueError), match=message):
+        power_alm(KNOWN.problem, settings.pop("x_1"), **settings)
+
+
+def test_multipliers_of_inequalities_must_not_be_negative() -> None:
+    known = PROBLEMS["active inequality"]
+    with pytest.raises(ValueError, match=r"y_1 must be nonnegative for inequalities, got -1\.0"):
+        power_alm(known.problem, known.x_1, y_1=vector(-1))
+
+
+def test_residuals_of_a_multiplier_of_another_size_raise() -> None:
+    with pytest.raises(ValueError, match="constraints have 2 entries, multiplier has 3"):
+        KNOWN.problem.residuals(KNOWN.x_1, vector(1, 2, 3))

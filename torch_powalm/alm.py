@@ -1,0 +1,246 @@
+"""The outer loop: the inexact power augmented Lagrangian method (paper, Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.certificate import Certified, certify
+from torch_powalm.dual import DualState
+from torch_powalm.outlook import Budget, Outlook
+from torch_powalm.problem import Problem, Subproblem
+from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
+from torch_powalm.solvers import PANOC, Solver, run
+from torch_powalm.start import first_penalty, first_point, start_dual
+
+_FIRST = 0.01  # first automatic tolerance, over the residual at x_1
+_SHRINK = 0.3  # each further one, over the last
+_OMEGA = 3.0  # growth of β where the violation has not fallen to
+_SUFFICIENT = 0.25  # of the last one
+_RESCUE = 100.0  # growth of β after a subproblem without a minimiser
+
+
+@torch.no_grad()
+def power_alm(
+    problem: Problem,
+    x_1: Tensor,
+    *,
+    nu: float = 1.0,
+    beta_1: float | None = None,
+    omega: float | None = None,
+    lam: float | None = None,
+    sigma: str = "penalty",
+    sigma_1: float = 10.0,
+    beta_max: float = math.inf,
+    y_max: float = math.inf,
+    sufficient_decrease: float | None = None,
+    solver: Solver | Callable[[float], Solver] | None = None,
+    eps_phi: float = 1e-4,
+    eps_A: float = 1e-4,
+    y_1: Tensor | None = None,
+    state: Mapping[str, Any] | None = None,
+    max_outer: int = 200,
+    max_inner: int = 10_000,
+    max_gradients: int | None = None,
+    max_seconds: float | None = None,
+    callback: Callable[[OuterRecord, Tensor], object] | None = None,
+    progress: bool = False,
+) -> Solution:
+    """Minimise f(x) + g(x) subject to A(x) = 0 and B(x) ≤ 0.
+
+        1.  x ← a point with dist(−∇ψ(x), ∂g(x)) ≤ λ/β, ψ = f + ⟨y, r⟩ + βφ(r)
+        2.  σ ← β, or the paper's rule from σ_1
+        3.  y ← y + σ∇φ(r(x))
+        4.  β ← ωβ
+
+    It ends when ‖(A, max(B, 0))‖ ≤ eps_A and the stationarity and complementarity of (x, ŷ) are at
+    most eps_phi, both computed anew, with ŷ = y + β∇φ(r(x)) taken before step 3, or least-squares
+    multipliers where these are better. Only then the status is CONVERGED.
+
+    Example:
+        solution = power_alm(Problem(f, equality=A), x_1)
+
+    Args:
+        problem: f, g and the constraints.
+        x_1: start, of any shape; not modified.
+        nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
+        beta_1: first penalty, > 0; None to balance penalty and objective at x_1.
+        omega: growth of the penalty, ≥ 1; None for 3, with a sufficient decrease of ¼ unless
+            another one is given.
+        lam: factor λ of the inner tolerance, > 0; while β does not grow the tolerance goes on
+            falling. None for a tolerance that falls from the first residual to eps_phi/2.
+        sigma: dual step rule: "penalty" (σ = β) or "paper".
+        sigma_1: first dual step of the rule "paper", ≥ 0.
+        beta_max: largest penalty, ≥ beta_1.
+        y_max: largest absolute entry of y, > 0.
+        sufficient_decrease: in (0, 1): β grows only when ‖r‖ has not fallen by this factor.
+        solver: inner solver, or a function of β that returns one; None for PANOC.
+        eps_phi: tolerance of the dual residual, > 0.
+        eps_A: tolerance of the primal residual, > 0.
+        y_1: first multiplier, those of the equalities first; None for 0.
+        state: `Solution.state` of a run to be continued from x_1 = state["x"], exactly.
+        max_outer: bound on outer iterations, at least 1.
+        max_inner: bound on the iterations of each subproblem, at least 1.
+        max_gradients: bound on evaluations of ∇f.
+        max_seconds: bound on wall time.
+        callback: called with each record and x; the run ends if it returns True.
+        progress: write a line per outer iteration to the standard error.
+
+    Reference: Bodard, Oikonomidis, Laude, Patrinos 2025, Algorithm 1.
+    """
+    _check(lam, solver, eps_phi, eps_A, max_outer, max_inner, max_gradients, max_seconds)
+    if omega is None:
+        omega, sufficient_decrease = _OMEGA, sufficient_decrease or _SUFFICIENT
+    budget = Budget(problem.oracle.calls, max_gradients, max_seconds)
+    x = first_point(problem, x_1)
+    dual = DualState(
+        nu=nu,
+        beta_1=first_penalty(problem, x, nu) if beta_1 is None else beta_1,
+        omega=omega,
+        sigma=sigma,
+        sigma_1=sigma_1,
+        beta_max=beta_max,
+        y_max=y_max,
+        sufficient_decrease=sufficient_decrease,
+    )
+    at = problem.oracle.at(x)
+    start_dual(dual, problem, at, y_1, state)
+    point = certify(problem, dual, at, eps_phi, eps_A)
+    tolerance = _Tolerance(lam, dual, point.residuals.stationarity, eps_phi)
+    if state is not None:
+        tolerance.value = state["tol"]
+    outlook = Outlook(problem, point, dual.beta, eps_phi, eps_A, max_inner)
+    records, status = Records(), None
+
+    try:
+        while status is None:
+            psi = Subproblem(problem, dual, at)
+            inner = run(
+                _at_penalty(solver, dual.beta),
+                psi,
+                problem.g,
+                x,
+                tol=tolerance.value,
+                max_iter=max_inner,
+                stop=_any(psi.starves, psi.falls_forever, budget.used_up),
+            )
+            if psi.starves():
+                inner = replace(inner, status=Status.STALLED)
+            at_inner = problem.oracle.at(inner.x)
+            point = certify(problem, dual, at_inner, eps_phi, eps_A)
+            if psi.falls_forever():
+                step = dual.update(at_inner.r, rescue=_RESCUE)
+                status = outlook.see_divergence(point)
+            else:
+                x, at = inner.x, at_inner
+                step = dual.update(at.r)
+                status = outlook.see(point, step, dual.beta, inner.status)
+            tolerance.follow(dual)
+            records.append(_record(step, point, inner, budget))
+            if progress:
+                print(records[-1], file=sys.stderr)
+            if callback is not None and callback(records[-1], x) is True:
+                status = status or Status.INTERRUPTED
+            if status is None and (restored := outlook.way_out(point)) is not None:
+                x, at = restored.x, problem.oracle.at(restored.x)
+                if not restored.feasible:
+                    status = Status.INFEASIBLE
+                    outlook.best = certify(problem, dual, at, eps_phi, eps_A)
+            if status is None and budget.used_up():
+                status = Status.BUDGET
+            if status is None and len(records) == max_outer:
+                status = Status.MAX_OUTER
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    best, spent = outlook.best, budget.spent
+    return Solution(
+        x=best.x,
+        y=best.y,
+        status=status,
+        residuals=best.residuals,
+        objective=best.objective,
+        records=records,
+        function_calls=spent.function,
+        gradient_calls=spent.gradient,
+        constraint_calls=spent.constraint,
+        seconds=budget.seconds,
+        state={"x": x, "tol": tolerance.value, **dual.state_dict()},
+    )
+
+
+class _Tolerance:
+    """Inner tolerance λ/β, with a sequence of its own where λ is None or β does not grow."""
+
+    def __init__(self, lam: float | None, dual: DualState, residual: float, eps_phi: float) -> None:
+        self.lam, self.floor = lam, 0.5 * eps_phi
+        first = max(self.floor, min(_FIRST * residual, 1e300))
+        self.value = first if lam is None else lam / dual.beta
+
+    def follow(self, dual: DualState) -> None:
+        """Fall with β, or without it."""
+        if self.lam is None:
+            self.value = max(self.floor, _SHRINK * self.value)
+        elif self.lam / dual.beta < self.value:
+            self.value = self.lam / dual.beta
+        else:
+            self.value *= min(_SHRINK, 1 / dual.omega)
+
+
+def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:
+    spent = budget.spent
+    return OuterRecord(
+        k=step.k,
+        primal_residual=point.residuals.primal,
+        dual_residual=point.residuals.dual,
+        objective=point.objective,
+        beta=step.beta,
+        sigma=step.sigma,
+        y_norm=step.y_norm,
+        inner_iterations=inner.iterations,
+        inner_status=inner.status,
+        function_calls=spent.function,
+        gradient_calls=spent.gradient,
+        seconds=budget.seconds,
+        multiplier=point.multiplier,
+    )
+
+
+def _any(*signs: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: any(sign() for sign in signs)
+
+
+def _at_penalty(solver: Solver | Callable[[float], Solver] | None, beta: float) -> Solver:
+    if solver is None:
+        return PANOC()
+    return solver if hasattr(solver, "iterate") else solver(beta)
+
+
+def _check(
+    lam: float | None,
+    solver: Any,
+    eps_phi: float,
+    eps_A: float,
+    max_outer: int,
+    max_inner: int,
+    max_gradients: int | None,
+    max_seconds: float | None,
+) -> None:
+    if isinstance(solver, type) or not (
+        solver is None or callable(solver) or hasattr(solver, "iterate")
+    ):
+        raise TypeError(f"solver must be a solver or a function of beta, got {solver!r}")
+    for name, value in ("eps_phi", eps_phi), ("eps_A", eps_A), ("lam", lam):
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    for name, value in ("max_outer", max_outer), ("max_inner", max_inner):
+        if not value >= 1:
+            raise ValueError(f"{name} must be at least 1, got {value!r}")
+    for name, value in ("max_gradients", max_gradients), ("max_seconds", max_seconds):
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value!r}")

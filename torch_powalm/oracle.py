@@ -1,0 +1,211 @@
+"""Values and gradients of f and the constraints at a point, by autograd or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A hand-written f, whose value and gradient share their work."""
+
+    def value_and_grad(self, x: Tensor) -> tuple[float | Tensor, Tensor]:
+        """f(x) and ∇f(x)."""
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """A hand-written A or B."""
+
+    def values(self, x: Tensor) -> Tensor:
+        """The vector A(x)."""
+
+    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
+        """J(x)ᵀw in the shape of x."""
+
+
+Function: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Calls:
+    """How often f, ∇f and the constraints were evaluated."""
+
+    function: int = 0
+    gradient: int = 0
+    constraint: int = 0
+
+
+class Oracle:
+    """f and the constraints in order, and the count of their evaluations.
+
+    Args:
+        f: function of x with a scalar as result, or an `Objective`.
+        constraints: functions of x with vectors as results, or `Constraint` objects, by name.
+    """
+
+    def __init__(
+        self, f: Function | Objective, constraints: Mapping[str, Function | Constraint]
+    ) -> None:
+        self.constraints = constraints
+        self.calls = Calls()
+        # Told apart once: isinstance of a protocol costs as much as a small product.
+        self.f = None if isinstance(f, Objective) else f
+        self.f_by_hand = f if isinstance(f, Objective) else None
+        self.blocks: list[tuple[Function | None, Constraint | None]] = [
+            (None, c) if isinstance(c, Constraint) else (c, None) for c in constraints.values()
+        ]
+        self.differentiates = self.f is not None or any(plain for plain, _ in self.blocks)
+
+    def at(self, x: Tensor, *, objective: bool = True) -> Point:
+        """Evaluate at x; without the objective, f counts as 0."""
+        return Point(self, x, objective)
+
+    def check(self, x: Tensor) -> None:
+        """Raise if f or a constraint does not return at x what it should."""
+        if self.f_by_hand is not None:
+            value, grad = self.f_by_hand.value_and_grad(x)
+            if isinstance(value, Tensor):
+                _check_result("f", value, x, 0)
+            _check_gradient("f", grad, x)
+            _check_finite("f", torch.as_tensor(value), grad)
+        elif self.f is not None:
+            f_x, grad = _differentiate("f", self.f, x, 0)
+            _check_finite("f", f_x, grad)
+        for name, (plain, by_hand) in zip(self.constraints, self.blocks, strict=True):
+            if plain is not None:
+                r, grad = _differentiate(name, plain, x, 1)
+            elif by_hand is not None:
+                r = by_hand.values(x)
+                _check_result(name, r, x, 1)
+                grad = by_hand.vjp(x, torch.ones_like(r))
+                _check_gradient(name, grad, x)
+            _check_finite(name, r, grad)
+
+
+class Point:
+    """f(x), the constraint vector r(x) and, when asked for, ∇f(x) + J(x)ᵀw."""
+
+    x: Tensor
+    f: float
+    r: Tensor
+    sizes: list[int]  # of the blocks of r
+    _leaf: Tensor
+    _graph: list[Tensor] | None  # the plain results, with their history
+    _grad_f: Tensor | None  # from an oracle by hand
+
+    def __init__(self, oracle: Oracle, x: Tensor, objective: bool) -> None:
+        self.x, self._version = x, x._version
+        self._oracle, self._objective = oracle, objective
+        self._forward()
+
+    def is_at(self, x: Tensor) -> bool:
+        """Whether this is the point x, unchanged since."""
+        return self.x is x and self._version == x._version
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """∇f(x) + J(x)ᵀw; the graph of autograd serves once, a second call evaluates again."""
+        if self._graph is None:
+            self._forward()
+        # Scalars, since seeds of their own would have torch import its symbolic shapes: seconds.
+        scalars: list[Tensor] = []
+        outputs = iter(self._graph or [])
+        grad, start = self._grad_f, 0
+        if self._objective and self._oracle.f is not None:
+            self._oracle.calls.gradient += 1
+            scalars.append(next(outputs))
+        for (_, by_hand), size in zip(self._oracle.blocks, self.sizes, strict=True):
+            part = w if size == len(w) else w[start : start + size]
+            start += size
+            if by_hand is None:
+                with torch.enable_grad():
+                    scalars.append(torch.dot(next(outputs), part))
+            else:
+                pulled = by_hand.vjp(self.x, part)
+                grad = pulled if grad is None else grad + pulled
+        if scalars:
+            (pulled,) = torch.autograd.grad(scalars, self._leaf)
+            grad = pulled if grad is None else grad + pulled
+            self._graph = None
+        return torch.zeros_like(self.x) if grad is None else grad
+
+    def _forward(self) -> None:
+        x, oracle = self.x, self._oracle
+        leaf = self._leaf = x.detach().requires_grad_() if oracle.differentiates else x
+        graph: list[Tensor] = []
+        self.f, self._grad_f = 0.0, None
+        if self._objective:
+            oracle.calls.function += 1
+            if oracle.f_by_hand is not None:
+                oracle.calls.gradient += 1
+                value, self._grad_f = oracle.f_by_hand.value_and_grad(x)
+                self.f = float(value)
+            elif oracle.f is not None:
+                with torch.enable_grad():
+                    f_x = oracle.f(leaf)
+                self.f = f_x.item()
+                graph.append(f_x)
+        oracle.calls.constraint += 1
+        values = []
+        for plain, by_hand in oracle.blocks:
+            if by_hand is not None:
+                values.append(by_hand.values(x))
+            elif plain is not None:
+                with torch.enable_grad():
+                    r = plain(leaf)
+                graph.append(r)
+                values.append(r.detach())
+        self._graph = graph
+        self.sizes = [len(r) for r in values]
+        self.r = values[0] if len(values) == 1 else torch.cat(values)
+
+
+def _differentiate(name: str, function: Function, x: Tensor, ndim: int) -> tuple[Tensor, Tensor]:
+    """A checked result at x, and the gradient of its sum."""
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        result = function(leaf)
+    _check_result(name, result, x, ndim)
+    rule = f"{name} must be differentiable with respect to x"
+    if not result.requires_grad:
+        raise ValueError(f"{rule}, got a result without gradient")
+    with torch.enable_grad():
+        total = result.sum()
+    grad = torch.autograd.grad(total, leaf, allow_unused=True)[0]
+    if grad is None:
+        raise ValueError(f"{rule}, got a result that does not depend on it")
+    return result.detach(), grad
+
+
+def _check_result(name: str, result: object, x: Tensor, ndim: int) -> None:
+    kind = "a scalar tensor" if ndim == 0 else "a 1-D tensor"
+    if not isinstance(result, Tensor):
+        raise TypeError(f"{name} must return {kind}, got {result!r}")
+    if result.ndim != ndim or result.numel() == 0:
+        raise ValueError(f"{name} must return {kind}, got shape {tuple(result.shape)}")
+    _check_kind(f"{name} must return", result, x)
+
+
+def _check_gradient(name: str, grad: Tensor, x: Tensor) -> None:
+    rule = f"{name} must return a gradient of shape {tuple(x.shape)}"
+    if grad.shape != x.shape:
+        raise ValueError(f"{rule}, got {tuple(grad.shape)}")
+    _check_kind(f"{name} must return a gradient in", grad, x)
+
+
+def _check_kind(rule: str, result: Tensor, x: Tensor) -> None:
+    if result.dtype != x.dtype or result.device != x.device:
+        kinds = [f"{t.dtype} on {t.device}" for t in (x, result)]
+        raise ValueError(f"{rule} {kinds[0]} as x_1, got {kinds[1]}")
+
+
+def _check_finite(name: str, result: Tensor, grad: Tensor) -> None:
+    for what, values in (name, result), (f"the gradient of {name}", grad):
+        if not values.isfinite().all():
+            wrong = values[~values.isfinite()].reshape(-1)[0].item()
+            raise ValueError(f"{what} must be finite at x_1, got {wrong!r}")

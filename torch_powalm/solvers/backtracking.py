@@ -1,0 +1,31 @@
+"""Sufficient decrease, tested with a rounding margin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rounding(x: Tensor, value: float) -> float:
+    """Return 10 ε (1 + |value|), ε of x's dtype: the margin of a test on values of this size.
+
+    Without it the last steps before a solution are rejected, because the decrease they make is
+    smaller than the error of the two values compared.
+    """
+    return 10 * torch.finfo(x.dtype).eps * (1 + abs(value))
+
+
+def under_model(
+    psi_z: float, psi_x: float, slope: float, distance_sq: float, step: float, margin: float
+) -> bool:
+    """Test ψ(z) ≤ ψ(x) + ⟨∇ψ(x), z − x⟩ + ‖z − x‖²/(2 step); false if a value is nan.
+
+    Args:
+        psi_z: ψ(z).
+        psi_x: ψ(x).
+        slope: ⟨∇ψ(x), z − x⟩.
+        distance_sq: ‖z − x‖².
+        step: the step, > 0.
+        margin: rounding margin, ≥ 0.
+    """
+    return psi_z <= psi_x + slope + distance_sq / (2 * step) + margin

@@ -1,0 +1,142 @@
+"""PANOC: L-BFGS directions on the fixed-point residual of the proximal gradient method."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_powalm.prox import Proximable
+from torch_powalm.solvers.backtracking import rounding, under_model
+from torch_powalm.solvers.base import Iterate, Smooth
+from torch_powalm.solvers.certificate import Certificate
+from torch_powalm.solvers.lbfgs import LBFGS
+from torch_powalm.solvers.prox_gradient import ProxStep, curvature, prox_step, short_step
+
+_MIXES = (1.0, 0.5, 0.25)  # τ: weight of the quasi-Newton point against the prox-gradient point
+_SAFETY = 0.95  # γ is at most this over the curvature seen
+_DECREASE = 1e-2  # of γ‖r‖², what a quasi-Newton point has to gain
+_TINY = 1e-30  # γ relative to the first one, below which a search has starved
+_LONGEST = 1e12  # γ relative to the first one, where ψ shows no curvature
+_WORTHWHILE = 1.5  # growth of γ from which on two new prox steps and a pass over the pairs pay
+
+
+@dataclass(frozen=True)
+class PANOC:
+    """PANOC for smooth or Hölder-smooth ψ, convex or not, and any proximable g.
+
+        r_γ(x) = (x − z)/γ,  z = prox_{γg}(x − γ∇ψ(x)),  φ_γ the forward-backward envelope
+
+        1.  d = −H r_γ(x), H from L-BFGS pairs of x and r_γ
+        2.  for τ = 1, ½, ¼:  x⁺ = (1 − τ) z + τ (x + d),
+                γ ← 0.95/L if γL > 1 for the curvature L of ψ between x and x⁺,
+                stop if φ_γ(x⁺) ≤ φ_γ(x) − 0.01 γ‖r_γ(x)‖²
+        3.  if none was accepted: forget the pairs, x⁺ = z, with γ shrunk until ψ(z) lies under its
+            quadratic model
+        4.  γ ← min(2γ, 0.95/L̄), L̄ the largest curvature of the last m steps, if that is ≥ 1.5 γ
+        5.  s = x⁺ − x, y = r_γ(x⁺) − r_γ(x); x = x⁺; z is the point shown
+
+    One gradient per iteration when the first trial is accepted. ψ(z) is not evaluated to validate
+    γ, as in the original method, but only where z itself is the candidate: φ_γ decreases at every
+    iteration with or without. Near a kink of ∇ψ the curvature test shortens γ before an envelope
+    with too long a γ can feign a decrease, and step 4 lengthens it once the kink is m steps
+    behind.
+
+    Guarantee: if ψ has a Lipschitz gradient on a bounded set that contains the iterates, and step 4
+    lengthens γ finitely often, r tends to 0. For Hölder-smooth ψ no rate; the residual decides.
+
+    Reference: Stella, Themelis, Sopasakis, Patrinos 2017, Algorithm 1.
+
+    Args:
+        memory: pairs m of L-BFGS, at least 1.
+        step_1: first trial of γ, > 0, or None for a short step along the gradient.
+    """
+
+    memory: int = 7
+    step_1: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory < 1:
+            raise ValueError(f"memory must be at least 1, got {self.memory!r}")
+        if self.step_1 is not None and not self.step_1 > 0:
+            raise ValueError(f"step_1 must be positive, got {self.step_1!r}")
+
+    def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
+        """Yield z of every iteration."""
+        certificate, lbfgs = Certificate(tol), LBFGS(x, self.memory)
+        curvatures: deque[float] = deque(maxlen=self.memory)
+        psi_x, grad_x = psi.value_and_grad(x)
+        step_1 = self.step_1 or short_step(x, grad_x)
+        at = prox_step(g, x, psi_x, grad_x, step_1)
+        while True:
+            yield certificate.iterate(psi, at)
+            found = None
+            if lbfgs.size:
+                at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r))
+            if found is None:
+                lbfgs.reset()
+                at, found = _descend(psi, g, at, _TINY * step_1)
+            if found is None:
+                return
+            at_next = found.at_next
+            curvatures.append(found.L)
+            # The first γ is a guess that may be wrong by any factor.
+            growth = 2.0 if len(curvatures) > 1 or self.step_1 else 1e6
+            bound = _SAFETY / (max(curvatures) or _SAFETY / (_LONGEST * step_1))
+            longest = min(growth * at.step, bound)
+            if longest >= _WORTHWHILE * at.step:
+                at, at_next = _with_step(g, at, longest), _with_step(g, at_next, longest)
+            lbfgs.update(found.s, at.r, at_next.r)
+            at = at_next
+
+
+class _Found(NamedTuple):
+    """An accepted point: the step from it, the way s to it and the curvature of ψ along s."""
+
+    at_next: ProxStep
+    s: Tensor
+    L: float
+
+
+_Search = tuple[ProxStep, _Found | None]
+
+
+def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor) -> _Search:
+    """Search between the quasi-Newton point and z; also return the step from x, with its γ."""
+    margin = rounding(at.x, at.psi_x)
+    for tau in _MIXES:
+        s = d if tau == 1 else torch.lerp(at.z - at.x, d, tau)
+        x_next = at.x + s
+        psi_next, grad_next = psi.value_and_grad(x_next)
+        L = curvature(s, at.grad_x, grad_next)
+        if 1 < at.step * L < math.inf:
+            at = _with_step(g, at, max(0.1 * at.step, _SAFETY / L))
+        at_next = prox_step(g, x_next, psi_next, grad_next, at.step)
+        if at_next.envelope <= at.envelope - _DECREASE * at.step * at.r_sq + margin:
+            return at, _Found(at_next, s, L)
+    return at, None
+
+
+def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Search:
+    """Go to z, with γ shrunk until ψ(z) lies under its model or γ falls below `shortest`."""
+    margin = rounding(at.x, at.psi_x)
+    while at.step > shortest:
+        psi_z, grad_z = psi.value_and_grad(at.z)
+        distance_sq = at.step**2 * at.r_sq
+        if under_model(psi_z, at.psi_x, at.slope, distance_sq, at.step / _SAFETY, margin):
+            s = at.z - at.x
+            at_next = prox_step(g, at.z, psi_z, grad_z, at.step)
+            return at, _Found(at_next, s, curvature(s, at.grad_x, grad_z))
+        excess = psi_z - at.psi_x - at.slope
+        shrink = _SAFETY * distance_sq / (2 * excess * at.step) if excess > 0 else 0.1
+        at = _with_step(g, at, at.step * min(0.5, max(0.1, shrink)))
+    return at, None
+
+
+def _with_step(g: Proximable, at: ProxStep, step: float) -> ProxStep:
+    return prox_step(g, at.x, at.psi_x, at.grad_x, step)

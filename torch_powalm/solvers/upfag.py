@@ -1,0 +1,172 @@
+"""UPFAG, the inner solver of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_powalm.prox import Proximable
+from torch_powalm.solvers.backtracking import rounding
+from torch_powalm.solvers.base import Iterate, Smooth
+from torch_powalm.solvers.prox_gradient import dot, first_step
+
+_TINY = 1e-30  # of the first trial, below which a search has starved
+
+
+class _Point(NamedTuple):
+    """A point with ψ, ∇ψ and Ψ = ψ + g there."""
+
+    x: Tensor
+    psi: float
+    grad: Tensor
+    total: float
+
+
+class _Middle(NamedTuple):
+    """An accepted first search."""
+
+    eta: float
+    lambda_: float
+    x: Tensor
+    x_ag_tilde: _Point
+    step_bb: float | None
+
+
+@dataclass(frozen=True)
+class UPFAG:
+    """Unified problem-parameter free accelerated gradient, for Hölder-smooth ψ and proximable g.
+
+        1.  η_k = λ̂_k γ_1^τ, λ_k = (η_k + √(η_k² + 4 η_k Λ_{k−1}))/2, Λ_k = Λ_{k−1} + λ_k,
+            α_k = λ_k/Λ_k, with the smallest τ ≥ 0 such that for
+                x^md = (1 − α_k) x^ag_{k−1} + α_k x_{k−1}
+                x_k  = prox_{λ_k g}(x_{k−1} − λ_k ∇ψ(x^md))
+                x̃^ag = (1 − α_k) x^ag_{k−1} + α_k x_k
+            ψ(x̃^ag) ≤ ψ(x^md) + α_k ⟨∇ψ(x^md), x_k − x_{k−1}⟩ + α_k/(2λ_k) ‖x_k − x_{k−1}‖² + δα_k
+        2.  β_k = β̂_k γ_2^τ with the smallest τ ≥ 0 such that for
+                x̄^ag = prox_{β_k g}(x^ag_{k−1} − β_k ∇ψ(x^ag_{k−1}))
+            Ψ(x̄^ag) ≤ Ψ(x^ag_{k−1}) − γ_3/(2β_k) ‖x̄^ag − x^ag_{k−1}‖² + 1/k
+        3.  x^ag_k = the one of x^ag_{k−1}, x̄^ag, x̃^ag with the smallest Ψ (x̄^ag on a tie)
+
+    First trials are Barzilai-Borwein steps ‖s‖²/⟨s, y⟩, for λ̂_k of the pair (x^md, x̃^ag) and for
+    β̂_k of (x^ag_{k−2}, x^ag_{k−1}), and the last accepted η or β where ⟨s, y⟩ ≤ 0. Three gradients
+    per iteration without backtracks. It shows x^ag_k or x̄^ag, the one with the smaller residual:
+    x̃^ag is a convex combination and may miss a bound by an ε, where the subdifferential of g jumps.
+    The gradients at both are known from their trials, so the residual is exact.
+
+    Guarantee: stationarity at the optimal rate for Hölder-smooth ψ, convex or not, without knowing
+    its constants, if g is convex with a bounded domain or ψ + g has bounded level sets.
+
+    Reference: paper, Algorithm 3; Ghadimi, Lan, Zhang 2019, Algorithm 1.
+
+    Args:
+        gamma_1: shrink factor of the first search, in (0, 1).
+        gamma_2: shrink factor of the second search, in (0, 1).
+        gamma_3: decrease factor of the second search, in (0, 1).
+        delta: slack of the first search, > 0.
+        step_1: both first trials λ̂_1 = β̂_1, > 0, or None for an inverse curvature.
+    """
+
+    gamma_1: float = 0.4
+    gamma_2: float = 0.4
+    gamma_3: float = 0.5
+    delta: float = 1e-3
+    step_1: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("gamma_1", "gamma_2", "gamma_3"):
+            if not 0 < (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be in (0, 1), got {value!r}")
+        if not self.delta > 0:
+            raise ValueError(f"delta must be positive, got {self.delta!r}")
+        if self.step_1 is not None and not self.step_1 > 0:
+            raise ValueError(f"step_1 must be positive, got {self.step_1!r}")
+
+    def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
+        """Yield x^ag of every iteration."""
+        psi_x, grad_x = psi.value_and_grad(x)
+        x_ag = _Point(x, psi_x, grad_x, psi_x + g.value(x))
+        lambda_hat = beta_hat = step_1 = self.step_1 or first_step(psi, g, x, grad_x)
+        lambda_sum, k = 0.0, 1
+        while True:
+            middle = self._first_search(psi, g, x, x_ag, lambda_hat, lambda_sum, _TINY * step_1)
+            bar = self._second_search(psi, g, x_ag, beta_hat, k, _TINY * step_1)
+            if middle is None or bar is None:
+                return
+            x_ag_bar, beta_k = bar
+            x_ag_next = min(x_ag, x_ag_bar, middle.x_ag_tilde, key=_total)
+            # Up to rounding equally good: the prox-gradient point still reduces the residual.
+            if x_ag_bar.total <= x_ag_next.total + rounding(x, x_ag.psi):
+                x_ag_next = x_ag_bar
+            yield min(_shown(g, x_ag_next), _shown(g, x_ag_bar), key=_residual)
+            lambda_hat = middle.step_bb or middle.eta
+            beta_hat = _barzilai_borwein(x_ag, x_ag_next) or beta_k
+            lambda_sum += middle.lambda_
+            x, x_ag, k = middle.x, x_ag_next, k + 1
+
+    def _first_search(
+        self,
+        psi: Smooth,
+        g: Proximable,
+        x: Tensor,
+        x_ag: _Point,
+        lambda_hat: float,
+        lambda_sum: float,
+        shortest: float,
+    ) -> _Middle | None:
+        eta_k = lambda_hat
+        while eta_k > shortest:
+            lambda_k = (eta_k + math.sqrt(eta_k**2 + 4 * eta_k * lambda_sum)) / 2
+            alpha_k = lambda_k / (lambda_sum + lambda_k)
+            # For k = 1 the middle point is the start, where ψ and ∇ψ are known.
+            x_md = x_ag if lambda_sum == 0 else _at(psi, torch.lerp(x_ag.x, x, alpha_k))
+            x_next = g.prox(torch.sub(x, x_md.grad, alpha=lambda_k), lambda_k)
+            x_ag_tilde = _at(psi, torch.lerp(x_ag.x, x_next, alpha_k), g)
+            d = x_next - x
+            model = dot(x_md.grad, d) + dot(d, d) / (2 * lambda_k) + self.delta
+            if x_ag_tilde.psi <= x_md.psi + alpha_k * model + rounding(x, x_md.psi):
+                step_bb = _barzilai_borwein(x_md, x_ag_tilde)
+                return _Middle(eta_k, lambda_k, x_next, x_ag_tilde, step_bb)
+            eta_k *= self.gamma_1
+        return None
+
+    def _second_search(
+        self, psi: Smooth, g: Proximable, x_ag: _Point, beta_hat: float, k: int, shortest: float
+    ) -> tuple[_Point, float] | None:
+        beta_k = beta_hat
+        while beta_k > shortest:
+            x = g.prox(torch.sub(x_ag.x, x_ag.grad, alpha=beta_k), beta_k)
+            x_ag_bar = _at(psi, x, g)
+            d = x - x_ag.x
+            bound = x_ag.total - self.gamma_3 / (2 * beta_k) * dot(d, d) + 1 / k
+            if x_ag_bar.total <= bound + rounding(x, x_ag.psi):
+                return x_ag_bar, beta_k
+            beta_k *= self.gamma_2
+        return None
+
+
+def _shown(g: Proximable, point: _Point) -> Iterate:
+    return Iterate(point.x, g.distance(point.x, point.grad), point.total)
+
+
+def _residual(iterate: Iterate) -> float:
+    return iterate.residual if not math.isnan(iterate.residual) else math.inf
+
+
+def _at(psi: Smooth, x: Tensor, g: Proximable | None = None) -> _Point:
+    psi_x, grad_x = psi.value_and_grad(x)
+    return _Point(x, psi_x, grad_x, psi_x + g.value(x) if g else math.nan)
+
+
+def _total(point: _Point) -> float:
+    return point.total if not math.isnan(point.total) else math.inf
+
+
+def _barzilai_borwein(a: _Point, b: _Point) -> float | None:
+    s = b.x - a.x
+    s_y = dot(s, b.grad - a.grad)
+    return dot(s, s) / s_y if 0 < s_y < math.inf else None
