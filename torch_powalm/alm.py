@@ -23,6 +23,7 @@ _FIRST = 0.01  # first automatic tolerance, over the residual at x_1
 _SHRINK = 0.3  # each further one, over the last
 _OMEGA = 3.0  # growth of β where the violation has not fallen to
 _SUFFICIENT = 0.25  # of the last one
+_ENOUGH = 0.5  # of eps_A: a violation that needs no better multipliers
 _RESCUE = 100.0  # growth of β after a subproblem without a minimiser
 
 
@@ -135,11 +136,15 @@ def power_alm(
             at_inner = problem.oracle.at(inner.x)
             point = certify(problem, dual, at_inner, eps_phi, eps_A)
             if psi.falls_forever():
-                step = dual.update(at_inner.r, rescue=_RESCUE)
+                step = dual.update(at_inner.r, hold=_RESCUE)
                 status = outlook.see_divergence(point)
             else:
                 x, at = inner.x, at_inner
-                step = dual.update(at.r)
+                # Feasible but not yet stationary: the subproblem is solved further instead. Another
+                # y would draw ‖A‖ to 0, where for ν < 1 the curvature of ψ has no bound.
+                enough = lam is None and point.residuals.primal <= _ENOUGH * eps_A
+                solved = inner.status is Status.CONVERGED and tolerance.value > tolerance.floor
+                step = dual.update(at.r, hold=1.0 if enough and solved else None)
                 status = outlook.see(point, step, dual.beta, inner.status)
             tolerance.follow(dual)
             records.append(_record(step, point, inner, budget))

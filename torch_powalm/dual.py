@@ -139,16 +139,17 @@ class DualState:
             for g, r_g in zip(self.groups, self._pieces(r), strict=True)
         )
 
-    def update(self, r: Tensor, *, rescue: float | None = None) -> DualRecord:
+    def update(self, r: Tensor, *, hold: float | None = None) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
         Args:
             r: (A(x), B(x)), finite.
-            rescue: leave y and grow β by this factor, since the subproblem had no minimiser.
+            hold: leave y and grow β by this factor: the subproblem had no minimiser (a large
+                factor), or needs to be solved further (1).
         """
-        if rescue is not None:
+        if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
-            self.beta = min(rescue * self.beta, self.beta_max, _BETA_LIMIT)
+            self.beta = min(hold * self.beta, self.beta_max, _BETA_LIMIT)
             self.k += 1
             return record
         pieces = self._pieces(r)

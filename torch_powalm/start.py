@@ -16,6 +16,8 @@ from torch_powalm.functional import norm
 from torch_powalm.oracle import Point
 from torch_powalm.problem import Problem
 
+_LATE = 1e-3  # fall of the violation at which all ν are equally stiff
+
 
 def first_point(problem: Problem, x_1: Tensor) -> Tensor:
     """A copy of x_1, projected onto dom g, where f and the constraints have passed their checks."""
@@ -34,9 +36,13 @@ def first_point(problem: Problem, x_1: Tensor) -> Tensor:
 
 
 def first_penalty(problem: Problem, x: Tensor, nu: float) -> float:
-    """The β at which penalty and objective pull equally at x.
+    """The β at which penalty and objective pull equally at x for ν = 1, and as stiff a one else.
 
-        β = ‖∇f‖ / (‖Jᵀu‖ ρ^ν),   u = v/‖v‖,   ρ = max(‖v‖, ‖Jᵀu‖ ‖x‖/10),   v = (A, max(B, 0))
+        β = ‖∇f‖ / (‖Jᵀu‖ ρ) (ρ/1000)^(1−ν),   u = v/‖v‖,   ρ = max(‖v‖, ‖Jᵀu‖ ‖x‖/10),
+                                                            v = (A, max(B, 0))
+
+    The stiffness β‖v‖^(ν−1) is the same for every ν where the violation has fallen by 1000: what
+    the inner solver meets then is its curvature, and a balance at x itself would make it too large.
 
     It scales as it should with f, v and x. The bound on ρ keeps a start that happens to be almost
     feasible from asking for a penalty without limit. Gradients are the larger of those at x and
@@ -56,7 +62,7 @@ def first_penalty(problem: Problem, x: Tensor, nu: float) -> float:
             slope = max(slope, float(torch.linalg.vector_norm(Ju)))
             v_norm = max(v_norm, v_norm_here)
     rho = max(v_norm, 0.1 * slope * x_norm)
-    beta = pull / (slope * rho**nu) if slope > 0 else 1.0
+    beta = pull / (slope * rho) * (_LATE * rho) ** (1 - nu) if slope > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
 
 

@@ -1,0 +1,107 @@
+"""The paper's three problems with hand-written oracles: GEVP, nonconvex QP, clustering."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_powalm import Problem, prox
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """½ xᵀQx + qᵀx, one product for value and gradient."""
+
+    Q: Tensor
+    q: Tensor
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and Qx + q."""
+        Qx = self.Q @ x
+        return 0.5 * torch.dot(x, Qx) + torch.dot(self.q, x), Qx + self.q
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Cx − b."""
+
+    C: Tensor
+    b: Tensor
+
+    def values(self, x: Tensor) -> Tensor:
+        """Cx − b."""
+        return torch.addmv(self.b, self.C, x, beta=-1)
+
+    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
+        """Cᵀw."""
+        return torch.mv(self.C.T, w)
+
+
+class Sphere:
+    """xᵀx − 1."""
+
+    def values(self, x: Tensor) -> Tensor:
+        """One entry."""
+        return (torch.dot(x, x) - 1).reshape(1)
+
+    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
+        """2wx."""
+        return x * (2 * w)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """⟨X, DX⟩, one product with D for value and gradient."""
+
+    D: Tensor
+
+    def value_and_grad(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and 2DX."""
+        DX = self.D @ X
+        return torch.dot(X.reshape(-1), DX.reshape(-1)), DX.mul_(2)
+
+
+class RowSums:
+    """XXᵀ1 − 1, the row sums of the Gram matrix."""
+
+    def values(self, X: Tensor) -> Tensor:
+        """One entry per row."""
+        return X @ X.sum(0) - 1
+
+    def vjp(self, X: Tensor, w: Tensor) -> Tensor:
+        """w(Xᵀ1)ᵀ + 1(Xᵀw)ᵀ."""
+        return torch.outer(w, X.sum(0)).add_(X.T @ w)
+
+
+def gevp(seed: int, n: int = 500) -> tuple[Problem, Tensor]:
+    """Minimise ½xᵀCx s.t. ‖x‖ = 1, entries of C normal with deviation 0.1, symmetrised."""
+    generator = torch.Generator().manual_seed(seed)
+    C = 0.1 * torch.randn(n, n, dtype=torch.float64, generator=generator)
+    f = Quadratic((C + C.T) / 2, torch.zeros(n, dtype=torch.float64))
+    x_1 = torch.rand(n, dtype=torch.float64, generator=generator)
+    return Problem(f, equality=Sphere()), x_1
+
+
+def qp(seed: int, n: int = 100, m: int = 20) -> tuple[Problem, Tensor]:
+    """Nonconvex QP of the paper's section 4: Cx = b, x in [−5, 5]."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    eigenvalues, S = 50 * normal(n), normal(n, n)
+    S /= torch.linalg.matrix_norm(S, 2)
+    Q, q, C = S.T @ torch.diag(eigenvalues) @ S, 2 * normal(n), normal(m, n)
+    b, x_1 = C @ normal(n), normal(n).clamp(-5, 5)
+    return Problem(Quadratic(Q, q), equality=Linear(C, b), g=prox.Box(-5.0, 5.0)), x_1
+
+
+def clustering(features: Tensor, seed: int = 0, r: int = 20, s: int = 10) -> tuple[Problem, Tensor]:
+    """Clustering (Burer and Monteiro) of the rows of `features` by their distances."""
+    generator = torch.Generator().manual_seed(seed)
+    features = features.double()
+    x_1 = 1e-3 * torch.rand(len(features), r, dtype=torch.float64, generator=generator)
+    D = torch.cdist(features, features)
+    g = prox.NonNegativeBall(math.sqrt(s))
+    return Problem(Spread((D + D.T) / 2), equality=RowSums(), g=g), x_1
