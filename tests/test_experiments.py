@@ -1,0 +1,80 @@
+"""Tiny versions of the experiments run end to end."""
+
+import sys
+
+import pytest
+import torch
+
+from experiments import defaults, demo
+from experiments.benchmarks import overhead
+from experiments.problems.deterministic import clustering, gevp, qp
+from experiments.problems.trainings import PROBLEMS
+from torch_powalm import power_alm
+
+
+def test_the_demo_prints_a_table_and_draws_a_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["demo", "--epochs", "2", "--output", str(tmp_path)])
+    demo.main()
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in demo.METHODS)
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_training_of_the_defaults_experiment_runs(problem):
+    setting = {"nu": 0.8, "beta_1": 0.1, "omega": 1.0, "sigma": "penalty"}
+    outcome = defaults.run((problem, setting, 0, 1))
+    assert 0 < outcome.loss < 10
+    assert outcome == defaults.run((problem, setting, 0, 1))  # a seed fixes the run
+
+
+def test_the_ranking_puts_feasible_settings_first():
+    rows = [
+        {"problem": p, "nu": nu, "beta_1": 1.0, "omega": 1.0, "sigma": "penalty"}
+        | {"loss": loss, "violation": 0.0, "feasible": feasible}
+        for p in PROBLEMS
+        for nu, loss, feasible in ((0.5, 0.1, 2), (1.0, 0.2, 3))
+    ]
+    lines = defaults.ranking(rows, 3).splitlines()
+    assert lines[2].startswith("| 1.0 | 1.0 | 1.0 | penalty | 9 of 9 | 1.00 |")
+    assert lines[3].startswith("| 0.5 | 1.0 | 1.0 | penalty | 6 of 9 | 0.50 |")
+
+
+@pytest.mark.parametrize("case", overhead.CASES)
+def test_ours_and_the_floor_of_the_overhead_benchmark_make_the_same_steps(case):
+    kind, batch = overhead.CASES[case]
+    tasks = [kind(), kind()]
+    steps = [overhead.floor(tasks[0], batch), overhead.ours(1.0)(tasks[1], batch)]
+    for _ in range(3):
+        for step in steps:
+            step()
+    for p, q in zip(tasks[0].params, tasks[1].params, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "budget"),
+    [
+        (lambda: gevp(0, n=50), 400),
+        (lambda: qp(0, n=20, m=4), 2000),
+        (lambda: clustering(torch.randn(60, 3, generator=torch.Generator().manual_seed(0))), 4000),
+    ],
+    ids=["gevp", "qp", "clustering"],
+)
+@pytest.mark.parametrize("nu", [0.7, 1.0])
+def test_the_papers_problems_are_solved_within_a_budget(make, budget, nu):
+    problem, x_1 = make()
+    solution = power_alm(problem, x_1, nu=nu, eps_phi=1e-4, eps_A=1e-4)
+    assert solution.converged
+    assert solution.gradient_calls <= budget
+    again = problem.residuals(solution.x, solution.y)
+    assert again == solution.residuals
+    assert max(again.primal, again.dual) <= 1e-4
+
+
+def test_the_gevp_finds_the_smallest_eigenvalue():
+    problem, x_1 = gevp(3, n=80)
+    solution = power_alm(problem, x_1, eps_phi=1e-6, eps_A=1e-6)
+    smallest = torch.linalg.eigvalsh(problem.oracle.f_by_hand.Q)[0].item()
+    assert solution.objective == pytest.approx(0.5 * smallest, rel=1e-5)
+    assert solution.y.item() == pytest.approx(-0.5 * smallest, rel=1e-4)  # ∇f + 2yx = 0
