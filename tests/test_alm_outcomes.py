@@ -221,7 +221,10 @@ def test_progress_goes_to_the_standard_error(capsys: pytest.CaptureFixture[str])
     solution = power_alm(KNOWN.problem, KNOWN.x_1, progress=True)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert len(captured.err.splitlines()) == len(solution.records)
+    *_, last = drawn = captured.err.removesuffix("\n").split("\r")[1:]
+    assert len(drawn) == len(solution.records)
+    assert last.startswith(f"[{'#' * 20}] {len(solution.records)}: primal ")
+    assert f"{solution.records[-1].gradient_calls} gradients" in last
 
 
 def test_a_start_outside_the_domain_is_projected_and_said_once() -> None:

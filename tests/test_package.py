@@ -30,6 +30,7 @@ ALLOWED = {
     # the solving route: solvers see ψ and g, and nothing of y, β or A
     "solvers": {"prox", "result", "solvers"},
     "oracle": set(),
+    "progress": {"result"},
     "problem": {"dual", "functional", "oracle", "prox", "result"},
     "feasibility": {"functional", "problem", "prox", "solvers"},
     "multipliers": {"problem", "prox", "solvers"},
@@ -38,7 +39,7 @@ ALLOWED = {
     "outlook": {"certificate", "feasibility", "oracle", "problem", "result"},
     "alm": {
         *("certificate", "dual", "feasibility", "oracle", "outlook"),
-        *("problem", "result", "solvers", "start"),
+        *("problem", "progress", "result", "solvers", "start"),
     },
 }
 

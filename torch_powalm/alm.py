@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from torch_powalm.certificate import Certified, certify
 from torch_powalm.dual import DualState
 from torch_powalm.outlook import Budget, Outlook
 from torch_powalm.problem import Problem, Subproblem
+from torch_powalm.progress import ProgressBar
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
 from torch_powalm.solvers import PANOC, Solver, run
 from torch_powalm.start import first_penalty, first_point, start_dual
@@ -91,7 +91,7 @@ def power_alm(
         max_gradients: bound on evaluations of ∇f.
         max_seconds: bound on wall time.
         callback: called with each record and x; the run ends if it returns True.
-        progress: write a line per outer iteration to the standard error.
+        progress: draw a progress bar on the standard error.
 
     Reference: Bodard, Oikonomidis, Laude, Patrinos 2025, Algorithm 1.
     """
@@ -119,6 +119,7 @@ def power_alm(
     outlook = Outlook(problem, point, dual.beta, eps_phi, eps_A, max_inner)
     records, status = Records(), None
 
+    bar = ProgressBar(progress, eps_phi, eps_A)
     try:
         while status is None:
             psi = Subproblem(problem, dual, at)
@@ -148,8 +149,7 @@ def power_alm(
                 status = outlook.see(point, step, dual.beta, inner.status)
             tolerance.follow(dual)
             records.append(_record(step, point, inner, budget))
-            if progress:
-                print(records[-1], file=sys.stderr)
+            bar.show(records[-1])
             if callback is not None and callback(records[-1], x) is True:
                 status = status or Status.INTERRUPTED
             if status is None and (restored := outlook.way_out(point)) is not None:
@@ -163,6 +163,7 @@ def power_alm(
                 status = Status.MAX_OUTER
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
+    bar.close()
     best, spent = outlook.best, budget.spent
     return Solution(
         x=best.x,
