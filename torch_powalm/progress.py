@@ -32,8 +32,8 @@ class ProgressBar:
         done = round(_WIDTH * min(1.0, max(0.0, 1 - left / self.first)))
         line = (
             f"[{'#' * done}{'.' * (_WIDTH - done)}] {record.k}: "
-            f"primal {record.primal_residual:.1e}, dual {record.dual_residual:.1e}, beta {record.beta:.1e}, "
-            f"{record.gradient_calls} gradients, {record.seconds:.1f} s"
+            f"primal {record.primal_residual:.1e}, dual {record.dual_residual:.1e}, "
+            f"beta {record.beta:.1e}, {record.gradient_calls} gradients, {record.seconds:.1f} s"
         )
         print(f"\r{line:<100}", end="", file=sys.stderr, flush=True)
 
