@@ -270,6 +270,11 @@ def test_a_block_must_keep_its_size():
             "samples must be positive and finite, got 0",
         ),
         (
+            dict(class_loss=torch.ones(2), window=[]),
+            ValueError,
+            "window must have at least one micro-batch, got none",
+        ),
+        (
             dict(class_loss=torch.ones(2), samples=3, window=[]),
             ValueError,
             r"samples must be 1 with window \(use \(value, count\)\), got 3",

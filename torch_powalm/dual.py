@@ -104,6 +104,8 @@ class DualState:
         """
         self.inequality, self._lower, self._w_min = inequality, None, None
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
+        if inequality is not None:
+            self._w_min = torch.zeros_like(r).masked_fill(~inequality, -math.inf)
         self._move(torch.zeros_like(r))
         self.beta, self.k = self.beta_1, 1
         pieces = self._pieces(r)
@@ -195,11 +197,10 @@ class DualState:
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
 
     def _move(self, y: Tensor) -> None:
-        """Set y, and the bounds that inequalities take from it."""
+        """Set y, and the bound that inequalities take from it."""
         self.y = y
         if self.inequality is not None:
             self._lower = torch.where(self.inequality, -y, -math.inf)
-            self._w_min = torch.zeros_like(y).masked_fill(~self.inequality, -math.inf)
 
     def _split(self, r: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """The parts of y, r and `_lower` that have a norm of their own."""

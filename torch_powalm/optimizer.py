@@ -165,6 +165,8 @@ class PowerALMOptimizer(OptimizerWrapper):
                 raise ValueError(
                     f"samples must be 1 with window (use (value, count)), got {samples!r}"
                 )
+            if not window:
+                raise ValueError("window must have at least one micro-batch, got none")
             others = [batch.tallies(vector.batch, part, samples, "window") for part in window]
             whole, parts = batch.completed(proxy, others), len(others)
 
@@ -253,8 +255,9 @@ class PowerALMOptimizer(OptimizerWrapper):
         else:
             record = DualRecord(self.dual.k, math.nan, self.dual.beta, 0.0, norm(self.dual.y))
             self._books.skipped += 1
+        latest = vector.split(r)
         for block in vector.batch:
-            self.constraints.latest[block.name] = vector.split(r)[block.name].clone()
+            self.constraints.latest[block.name] = latest[block.name].clone()
             self.constraints.epoch.pop(block.name, None)
         self._books.steps, self._books.gradient_norm = 0, math.inf
         return dataclasses.replace(record, violations=violations)
