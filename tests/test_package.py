@@ -17,15 +17,17 @@ ALLOWED = {
     "result": set(),
     "dual": {"functional", "result"},
     # the training route
-    "constraints": {"functional", "result"},
+    "sharding": {"functional"},
+    "constraints": {"functional", "result", "sharding"},
     "batch": {"constraints"},
-    "vector": {"constraints", "functional", "result"},
-    "injection": {"functional", "vector"},
+    "ranks": {"constraints"},
+    "vector": {"constraints", "functional", "result", "sharding"},
+    "injection": {"sharding", "vector"},
     "wrapper": set(),
     "checkpoint": {"constraints", "dual", "vector"},
     "optimizer": {
         *("batch", "checkpoint", "constraints", "dual", "functional", "injection"),
-        *("prox", "result", "vector", "wrapper"),
+        *("prox", "ranks", "result", "sharding", "vector", "wrapper"),
     },
     # the solving route: solvers see ψ and g, and nothing of y, β or A
     "solvers": {"prox", "result", "solvers"},

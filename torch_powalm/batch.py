@@ -27,11 +27,13 @@ def tallies(
     return found
 
 
-def completed(part: Tallies, window: Sequence[Tallies]) -> Tallies:
-    """The sums of a whole window, with the graph of the part of it that is at hand."""
-    whole = total(window)
+def completed(part: Tallies, whole: Tallies) -> Tallies:
+    """The sums of the whole, to the last bit, with the graph of the part of it that is at hand."""
     return {
-        name: Tally(t.total + (whole[name].total - t.total).detach(), whole[name].weight)
+        name: Tally(
+            whole[name].total.detach() + (t.total - t.total.detach()).to(whole[name].total.device),
+            whole[name].weight,
+        )
         for name, t in part.items()
     }
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torch_powalm.functional import norm
 from torch_powalm.result import Violation
+from torch_powalm.sharding import full
 
 ConstraintFn = Callable[[], Tensor]
 F = TypeVar("F", bound=ConstraintFn)
@@ -147,7 +148,7 @@ class ConstraintRegistry:
         found = {}
         for name, block in self.blocks.items():
             if block.fn is not None:
-                found[name] = violation(block, block.flat(block.fn(), block.size))
+                found[name] = violation(block, block.flat(full(block.fn()), block.size))
             elif name in self.epoch:
                 found[name] = violation(block, self.epoch[name].value(block))
             elif name in self.latest:
