@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm import batch, checkpoint, sharding
-from torch_powalm.batch import BatchValue
+from torch_powalm.blocks import BatchValue, check_samples
 from torch_powalm.constraints import ConstraintRegistry
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, total_norm
@@ -133,6 +133,11 @@ class PowerALMOptimizer(OptimizerWrapper):
         """Running norm of the augmented gradient since the last update."""
         return self._books.gradient_norm
 
+    @property
+    def process_group(self) -> Any:
+        """The processes whose gradients are averaged; None for the default group."""
+        return self._ranks.group
+
     def augment(
         self,
         loss: Tensor,
@@ -158,8 +163,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss must be a scalar tensor, got {got}")
-        if not 0 < samples < math.inf:
-            raise ValueError(f"samples must be positive and finite, got {samples!r}")
+        check_samples(samples)
         proxy = batch.tallies(vector.batch, values, samples, "augment")
         reported = proxy
         if strict:
@@ -544,6 +548,10 @@ class PowerALMOptimizer(OptimizerWrapper):
                     f"update_multipliers has seen no batch of {block.name!r} since the last update"
                 )
         return torch.cat(values).to(vector.device)
+
+    def watch(self) -> None:
+        """Said by a callback that moves, saves and restores the multipliers."""
+        self._books.watched = True
 
     def powalm_state_dict(self) -> dict[str, Any]:
         """The part "powalm" of `state_dict`, for engines that drop it: multipliers and epoch."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_powalm.constraints import Tally
+from torch_powalm.blocks import Tally
 
 Tallies = Mapping[str, Tally]
 

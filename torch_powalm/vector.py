@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.constraints import Block, Tally, violation
+from torch_powalm.blocks import Block, Tally, violation
 from torch_powalm.functional import norm
 from torch_powalm.result import Violation
 from torch_powalm.sharding import full
