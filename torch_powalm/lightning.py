@@ -18,6 +18,7 @@ import torch
 from torch_powalm.constraints import ConstraintRegistry
 from torch_powalm.files import check_checkpoint
 from torch_powalm.optimizer import PowerALMOptimizer
+from torch_powalm.ranks import Ranks
 from torch_powalm.result import DualRecord
 
 
@@ -92,6 +93,7 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         self.clip_total = clip_total
         self._optimizers: list[PowerALMOptimizer] = []
         self._loaded: list[dict[str, Any]] | None = None
+        self._saved_epoch = math.inf  # in which the checkpoint was written that is resumed from
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Have checkpoints checked before Lightning reads them."""
@@ -109,22 +111,27 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
                 f"got {names}"
             )
         for optimizer in self._optimizers:
+            _check_ranks(trainer.strategy, optimizer)
             optimizer.watch()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Apply what a checkpoint has brought: some strategies load it only now."""
         loaded, self._loaded = self._loaded, None
-        if loaded is None:
-            if trainer.ckpt_path is not None and not any(o.dual.started for o in self._optimizers):
-                warnings.warn("checkpoint has no multipliers, they start anew", stacklevel=2)
-            return
-        if len(loaded) != len(self._optimizers):
-            raise ValueError(
-                f"checkpoint must have multipliers of {len(self._optimizers)} optimizers, "
-                f"got {len(loaded)}"
-            )
-        for optimizer, state in zip(self._optimizers, loaded, strict=True):
-            optimizer.load_powalm_state_dict(state)
+        if loaded is not None:
+            if len(loaded) != len(self._optimizers):
+                raise ValueError(
+                    f"checkpoint must have multipliers of {len(self._optimizers)} optimizers, "
+                    f"got {len(loaded)}"
+                )
+            for optimizer, state in zip(self._optimizers, loaded, strict=True):
+                optimizer.load_powalm_state_dict(state)
+        elif trainer.ckpt_path is not None and not any(o.dual.started for o in self._optimizers):
+            warnings.warn("checkpoint has no multipliers, they start anew", stacklevel=2)
+        # A checkpoint written after the last batch of an epoch and before its end: Lightning goes
+        # on with the next epoch and leaves the end's hooks out.
+        if self._saved_epoch < trainer.current_epoch:
+            self._write(trainer, self._update_by_epochs(trainer, int(self._saved_epoch)))
+        self._saved_epoch = math.inf
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Complete the gradient before the trainer clips it; a batch without a loss has none."""
@@ -143,18 +150,12 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         if due:
             metrics = self._update(trainer, due)
             _log(pl_module, metrics, on_step=True, on_epoch=False, logger=False)
-            for logger in trainer.loggers:  # at every update, whatever log_every_n_steps is
-                row = {**metrics, "epoch": trainer.current_epoch}
-                logger.log_metrics(row, step=trainer.global_step)
+            self._write(trainer, metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Update by epochs, where a step has been made since the last update."""
-        if self.epochs is None or (trainer.current_epoch + 1) % self.epochs:
-            return
-        due = [o for o in self._optimizers if o.steps > 0]
-        if due:
-            metrics = self._update(trainer, due)
-            _log(pl_module, metrics, sync_dist=trainer.world_size > 1)
+        """Update by epochs."""
+        metrics = self._update_by_epochs(trainer, trainer.current_epoch)
+        _log(pl_module, metrics, sync_dist=trainer.world_size > 1)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log violations at the parameters of now, of batch blocks as the module observed them."""
@@ -172,6 +173,23 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         """Keep them until the training starts."""
         self._loaded = list(state_dict["optimizers"])
 
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Remember the epoch, to see whether its end has been left out."""
+        self._saved_epoch = checkpoint["epoch"]
+
+    def _update_by_epochs(self, trainer: Any, epoch: int) -> dict[str, float]:
+        """Update where a step has been made since the last update."""
+        if self.epochs is None or (epoch + 1) % self.epochs:
+            return {}
+        return self._update(trainer, [o for o in self._optimizers if o.steps > 0])
+
+    def _write(self, trainer: Any, metrics: dict[str, float]) -> None:
+        """Log at once, whatever log_every_n_steps is."""
+        if metrics:
+            for logger in trainer.loggers:
+                row = {**metrics, "epoch": trainer.current_epoch}
+                logger.log_metrics(row, step=trainer.global_step)
+
     def _update(self, trainer: Any, due: list[PowerALMOptimizer]) -> dict[str, float]:
         metrics: dict[str, float] = {}
         converged = []
@@ -185,7 +203,7 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
             values = {**_columns(record, optimizer), "dual_residual": dual_residual}
             metrics.update({self._prefix(optimizer) + name: v for name, v in values.items()})
         asked = self.eps_A is not None or self.eps_phi is not None
-        if asked and all(converged) and len(due) == len(self._optimizers):
+        if asked and len(due) == len(self._optimizers) and all(converged):
             trainer.should_stop = True
         return metrics
 
@@ -208,6 +226,18 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
             return _PREFIX
         index = next(i for i, o in enumerate(self._optimizers) if o is optimizer)
         return f"{_PREFIX}{index}/"
+
+
+def _check_ranks(strategy: Any, optimizer: PowerALMOptimizer) -> None:
+    """Raise when ranks that share a batch (tensor parallel) would count as ranks of their own."""
+    mesh = getattr(strategy, "device_mesh", None)
+    ranks = Ranks(optimizer.process_group).size
+    if mesh is not None and mesh["data_parallel"].size() != ranks:
+        raise ValueError(
+            "process_group must have the ranks whose gradients are averaged "
+            '(self.device_mesh["data_parallel"].get_group()), '
+            f"got {ranks} instead of {mesh['data_parallel'].size()} ranks"
+        )
 
 
 class _CheckedIO:
