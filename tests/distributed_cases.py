@@ -41,6 +41,14 @@ def data(batch, rank=0, size=1, *, uneven=False):
     return x.split(parts)[rank], target.split(parts)[rank]
 
 
+def rate(s):
+    return s[:1] / s[1:] - 0.3
+
+
+def rate_equal(s):
+    return s[:1] / s[1:] - 0.4
+
+
 def registry(net, blocks=ALL):
     constraints = ConstraintRegistry()
     if "static" in blocks:
@@ -53,8 +61,8 @@ def registry(net, blocks=ALL):
         constraints.inequality("counts", size=3)
         constraints.equality("counts_equal", size=3)
     if "statistics" in blocks:
-        constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.3)
-        constraints.equality("rate_equal", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.4)
+        constraints.inequality("rate", size=1, from_statistics=rate)
+        constraints.equality("rate_equal", size=1, from_statistics=rate_equal)
     if "ratio" in blocks:
         constraints.equality("ratio", size=1)
     return constraints
@@ -505,8 +513,8 @@ def sharded(rank, size, *, base=adam, with_prox=False, spoil=None, **settings):
         constraints.equality(name, size=3)
     constraints.inequality("counts", size=3)
     constraints.equality("counts_equal", size=3)
-    constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.3)
-    constraints.equality("rate_equal", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.4)
+    constraints.inequality("rate", size=1, from_statistics=rate)
+    constraints.equality("rate_equal", size=1, from_statistics=rate_equal)
     terms = {model.second.bias: prox.Ball(0.1), model.second.weight: prox.NonNegative()}
     optimizer = constrained(
         base(model), constraints, nu=0.7, prox=terms if with_prox else None, **settings

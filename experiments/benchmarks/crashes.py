@@ -233,9 +233,10 @@ def train_lightning(folder: Path, killer: Killer, **settings: Any) -> None:
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             killer("epoch")
 
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            dual = trainer.optimizers[0].dual  # as the epoch before has left it
-            self.rows.append([dual.k, dual.last_norm, dual.beta, float(dual.y.norm())])
+        def on_train_batch_start(self, trainer: Any, module: Any, x: Any, index: int) -> None:
+            if index == 0:  # on resuming, Lightning may leave out the hook of the epoch's start
+                dual = trainer.optimizers[0].dual  # as the epoch before has left it
+                self.rows.append([dual.k, dual.last_norm, dual.beta, float(dual.y.norm())])
 
         def state_dict(self) -> dict[str, Any]:
             return {"rows": self.rows}
