@@ -1,12 +1,14 @@
 """Tiny versions of the experiments run end to end."""
 
+import csv
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from experiments import defaults, demo
-from experiments.benchmarks import overhead
+from experiments.benchmarks import distributed, overhead, soak
 from experiments.problems.deterministic import clustering, gevp, qp
 from experiments.problems.trainings import PROBLEMS
 from torch_powalm import power_alm
@@ -50,6 +52,27 @@ def test_ours_and_the_floor_of_the_overhead_benchmark_make_the_same_steps(case):
             step()
     for p, q in zip(tasks[0].params, tasks[1].params, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cost_of_two_ranks_is_measured(tmp_path, monkeypatch):
+    output = tmp_path / "distributed.csv"
+    arguments = ["--rounds", "2", "--steps", "1", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", ["distributed", *arguments])
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    distributed.main()
+    rows = list(csv.DictReader(output.read_text().splitlines()))
+    assert [row["case"] for row in rows] == list(distributed.CASES)
+    assert all(float(row["fraction_of_step"]) < 1 for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
+def test_a_long_training_prints_its_windows(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["soak", "--steps", "1000"])
+    soak.main()
+    lines = [line.split("|") for line in capsys.readouterr().out.splitlines()]
+    tensors = [int(line[3]) for line in lines if line[0] == "" and line[1].strip().isdigit()]
+    assert len(tensors) == 10
+    assert tensors[0] == tensors[-1]  # after two updates, and after twenty
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ is one such training; NUMBER says which batch, write or epoch, counted from 1.
 
 import argparse
 import csv
+import multiprocessing
 import os
 import random
 import signal
@@ -275,25 +276,46 @@ TRAIN: dict[str, Callable[[Path, Killer], None]] = {
 }
 
 
-def start(kind: str, folder: Path, *kill: str) -> "subprocess.Popen[str]":
-    """A training in a fresh process; its output ends when all its ranks have."""
-    module = "experiments.benchmarks.crashes"
-    return subprocess.Popen(
-        [sys.executable, "-m", module, "train", kind, str(folder), *kill],
+def start(kind: str, folder: Path, kill: str = "never:0", rank: int = 0) -> Any:
+    """A training in a fresh process, forked from a server that has only imported libraries."""
+    folder.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lightning.pytorch", "torch_powalm.lightning"])
+    job = context.Process(target=run, args=(kind, folder, kill, rank))
+    job.start()
+    return job
+
+
+def run(kind: str, folder: Path, kill: str, rank: int) -> None:
+    """One training; what it prints goes to a file."""
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if kind != "ddp":
+        moment, number = kill.split(":")
+        TRAIN[kind](folder, Killer(folder, moment, int(number), rank))
+        return
+    # Lightning starts the second rank by the same command; the pipe ends when both have ended.
+    command = [sys.executable, "-m", "experiments.benchmarks.crashes", "train", kind, str(folder)]
+    result = subprocess.run(
+        [*command, "--kill", kill, "--rank", str(rank)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
     )
+    os.write(log, result.stdout)
+    sys.exit(int(result.returncode != 0))
 
 
 def finish(kind: str, folder: Path) -> dict[str, Any]:
     """Train, or go on, to the end."""
-    folder.mkdir(parents=True, exist_ok=True)
     job = start(kind, folder)
-    printed, _ = job.communicate()
-    if job.returncode != 0:
-        raise RuntimeError(f"{kind} in {folder} ended with {job.returncode}:\n{printed}")
+    job.join()
+    if job.exitcode != 0:
+        printed = (folder / "log.txt").read_text()
+        raise RuntimeError(f"{kind} in {folder} ended with {job.exitcode}:\n{printed}")
     result: dict[str, Any] = torch.load(folder / "end.pt", weights_only=True)
     return result
 
@@ -307,18 +329,18 @@ def crash(kind: str, folder: Path, kill: str, rank: int = 0) -> float:
         kill: "batch:3" and so on, or "clock:0.4" for seconds after the first batch.
         rank: the rank to be killed.
     """
-    folder.mkdir(parents=True)
     moment, number = kill.split(":")
     by_clock = moment == "clock"
-    job = start(kind, folder, *([] if by_clock else ["--kill", kill, "--rank", str(rank)]))
+    job = start(kind, folder, "never:0" if by_clock else kill, rank)
     if by_clock:
-        while job.poll() is None and not (folder / "started").exists():
+        while job.is_alive() and not (folder / "started").exists():
             time.sleep(0.001)
         time.sleep(float(number))
         (folder / "killed").touch()
         job.kill()
-    printed, _ = job.communicate()
-    if not (folder / "killed").exists() or (job.returncode == 0 and not by_clock):
+    job.join()
+    if not (folder / "killed").exists() or (job.exitcode == 0 and not by_clock):
+        printed = (folder / "log.txt").read_text()
         raise RuntimeError(f"{kind} in {folder} was not killed at {kill}:\n{printed}")
     return time.time() - (folder / "killed").stat().st_mtime
 

@@ -110,7 +110,7 @@ def measure(case: str, rounds: int, steps: int, rank: int, own: Any) -> dict[str
     """Seconds per step of every method, round by round."""
     methods = {method: build(CASES[case], method, rank, own) for method in METHODS}
     for step in methods.values():
-        for _ in range(EPOCH + 5):
+        for _ in range(min(EPOCH + 5, rounds * steps)):
             step()
     times: dict[str, list[float]] = {name: [] for name in methods}
     for k in range(rounds):
