@@ -116,7 +116,7 @@ def main() -> None:
         for nu in (0.7, 0.8, 1.0):
             keep(f"clustering {name}", "PANOC, defaults", nu, power_alm(*clustering(Z), nu=nu))
     problem, x = clustering(data["MNIST"])
-    D = problem.oracle.f_by_hand.D
+    D = problem.oracle.f_by_hand.doubled
     products, ratios = 0, []
     for _ in range(3):
         start = time.perf_counter()

@@ -52,14 +52,18 @@ class Sphere:
 
 @dataclass(frozen=True)
 class Spread:
-    """⟨X, DX⟩, one product with D for value and gradient."""
+    """⟨X, DX⟩, one product for value and gradient.
 
-    D: Tensor
+    Args:
+        doubled: 2D, symmetric.
+    """
 
-    def value_and_grad(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    doubled: Tensor
+
+    def value_and_grad(self, X: Tensor) -> tuple[float, Tensor]:
         """Value and 2DX."""
-        DX = self.D @ X
-        return torch.dot(X.reshape(-1), DX.reshape(-1)), DX.mul_(2)
+        grad = self.doubled @ X
+        return 0.5 * torch.dot(X.reshape(-1), grad.reshape(-1)).item(), grad
 
 
 class RowSums:
@@ -71,7 +75,7 @@ class RowSums:
 
     def vjp(self, X: Tensor, w: Tensor) -> Tensor:
         """w(Xᵀ1)ᵀ + 1(Xᵀw)ᵀ."""
-        return torch.outer(w, X.sum(0)).add_(X.T @ w)
+        return torch.addr(X.T @ w, w, X.sum(0))
 
 
 def gevp(seed: int, n: int = 500) -> tuple[Problem, Tensor]:
@@ -104,4 +108,4 @@ def clustering(features: Tensor, seed: int = 0, r: int = 20, s: int = 10) -> tup
     x_1 = 1e-3 * torch.rand(len(features), r, dtype=torch.float64, generator=generator)
     D = torch.cdist(features, features)
     g = prox.NonNegativeBall(math.sqrt(s))
-    return Problem(Spread((D + D.T) / 2), equality=RowSums(), g=g), x_1
+    return Problem(Spread(D + D.T), equality=RowSums(), g=g), x_1
