@@ -150,6 +150,8 @@ def power_alm(
             bar.show(records[-1])
             if callback is not None and callback(records[-1], x) is True:
                 status = status or Status.INTERRUPTED
+            if inner.status is Status.INTERRUPTED:
+                status = status or Status.INTERRUPTED
             if status is None and (restored := outlook.way_out(point)) is not None:
                 x, at = restored.x, problem.oracle.at(restored.x)
                 if not restored.feasible:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torch_powalm.problem import Problem
 from torch_powalm.prox import Box
+from torch_powalm.result import Status
 from torch_powalm.solvers import PANOC, run
 
 _ITERATIONS = 50  # a second opinion may not cost more than the search for the point,
@@ -38,9 +39,12 @@ def least_squares_multipliers(
     distance = _Distance(problem, x, at.gradient(torch.zeros_like(y)))
     J_scale = distance.slope(y)
     iterations = _ITERATIONS if dual_residual <= _FAR * tol else _FEW
-    return run(
+    result = run(
         PANOC(), distance, Box(lower, upper), y, tol=1e-2 * tol * J_scale, max_iter=iterations
-    ).x
+    )
+    if result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    return result.x
 
 
 class _Distance:
