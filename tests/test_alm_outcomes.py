@@ -197,7 +197,7 @@ def test_ctrl_c_ends_the_run_wherever_it_comes(last: int) -> None:
     problem = Problem(lambda x: x @ (vector(1, 2, 3) * x), equality=sphere)
     solution = power_alm(problem, vector(3, 1, 1), eps_phi=1e-15, eps_A=1e-1)
     assert solution.status is Status.INTERRUPTED
-    assert calls <= last + 3  # what the residual of the point found takes
+    assert calls <= last + 60  # what the certificate of the point found takes
 
 
 def test_a_callback_sees_every_record_and_can_end_the_run() -> None:
