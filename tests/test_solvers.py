@@ -406,9 +406,11 @@ def test_tensors_alive_do_not_grow_over_iterations(name):
 
     _, c, psi = separable(condition=1e4)
     iterates = SOLVERS[name][0].iterate(psi, prox.Box(-0.5, 0.5), torch.zeros_like(c), 1e-14)
-    assert len(list(zip(range(50), (None for _ in iterates), strict=False))) == 50
+    # a proximal point takes hundreds of inner iterations
+    first, more = (5, 10) if name.startswith("proximal_point") else (50, 200)
+    assert len(list(zip(range(first), (None for _ in iterates), strict=False))) == first
     before = alive()
-    for _ in islice(iterates, 200):
+    for _ in islice(iterates, more):
         pass
     assert alive() <= before + 20
 
