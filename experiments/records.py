@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "lightning", "hydra-core")
+KEPT = 10  # instances whose histories are committed
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,21 @@ def read(root: Path) -> list[Run]:
     """All finished runs below a folder, in the order of their names."""
     paths = sorted(root.rglob("run.json"))
     return [Run(path.parent, json.loads(path.read_text())) for path in paths]
+
+
+def keep(runs: Sequence[Run], root: Path, target: Path) -> None:
+    """Copy the records below root to target, in place of what is there.
+
+    Histories only of the first instances, which tables and curves are made of: those of all would
+    be ten times as large.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    for run in runs:
+        folder = target / run.folder.relative_to(root)
+        folder.mkdir(parents=True)
+        for path in run.folder.iterdir():
+            if path.name != "history.csv" or run.run["seed"] < KEPT:
+                shutil.copy(path, folder)
 
 
 def environment() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
@@ -36,7 +37,7 @@ class SweepBar(Callback):
         self.watcher = threading.Thread(target=self._watch, daemon=True)
         self.watcher.start()
 
-    def on_job_end(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Count a job, and show it at once where it ran in this process."""
         counter = _counter(config)
         if counter.exists():
