@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib.image import imsave
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
@@ -57,7 +57,7 @@ def write(folder: Path, X: NDArray[np.float64], features: Features, s: int) -> d
         writer.writerow(["image", "label", "cluster", "k_means"])
         writer.writerows(np.stack([features.index, labels, ours, k_means], 1).tolist())
     with replacing(folder / "clusters.png") as path:
-        matplotlib.image.imsave(path, mosaic(ours, labels, features.images), format="png")
+        imsave(path, mosaic(ours, labels, features.images), format="png")
     return {
         "network_accuracy": features.accuracy,
         **scores(ours, labels),

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,6 +14,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 BAD_INPUT = (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException)
+CONFIGS = str(Path(__file__).parent.parent / "configs")
 FULL_ERROR = "HYDRA_FULL_ERROR" in os.environ
 
 

@@ -21,7 +21,7 @@ from experiments import entry, records
 from experiments.data.images import Source
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="features")
+@hydra.main(version_base="1.3", config_path=entry.CONFIGS, config_name="features")
 @entry.one_line
 def main(cfg: DictConfig) -> None:
     """Train or read, and say where the features are."""
@@ -105,7 +105,8 @@ def extract(
 
         folder.mkdir(parents=True, exist_ok=True)
         generator = torch.Generator().manual_seed(seed)
-        model = network.fit(training, images, generator, folder / "network.ckpt", progress)
+        with records.replacing(folder / "network.ckpt") as checkpoint:
+            model = network.fit(training, images, generator, checkpoint, progress)
         index = torch.randperm(len(images.test), generator=generator)[:n]
         with torch.no_grad():
             outputs = model(images.test)

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from experiments import paper
 from experiments.records import Run
-from experiments.tables import count
+from experiments.tables import by_iterations, count
 
 COLOURS = {  # one for each ν, in all figures
     0.1: "#7f7f7f",
@@ -47,66 +47,48 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
         if _nu(run) in drawn or not drawn:
             history, start = run.history, run.result["start"]
             x = [0, *_counts(run)]
-            style = {"color": colour(_nu(run)), "linewidth": 1.4}
+            style = {"color": colour(_nu(run)), "linewidth": 1.2, "marker": ".", "markersize": 4}
             violation.semilogy(x, [start["primal_residual"], *history["primal_residual"]], **style)
             gaps = [abs(f - minimum(run)) for f in (start["objective"], *history["objective"])]
             suboptimality.semilogy(x, gaps, **style)
     for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
         for nu, points in paper.curves(experiment, panel).items():
             axis.semilogy(*zip(*points, strict=True), marker="o", color=colour(nu), **HOLLOW)
+        axis.set_xscale("symlog", linthresh=100)
+        axis.set_xlim(left=0)
         axis.set_xlabel(unit(runs))
     violation.set_ylabel("‖A(x)‖")
     suboptimality.set_ylabel("|f(x) − f*|")
     _bound_below(suboptimality, 1e-7)
-    _legend(violation, sorted(drawn or {_nu(run) for run in first}), bool(drawn))
+    theirs = paper.curves(experiment, "violation").keys()
+    _legend(violation, sorted(theirs | {_nu(run) for run in first if not drawn}), bool(theirs))
     _counts_by_nu(powers, first, experiment)
     return figure
 
 
 def violins(runs: Sequence[Run], experiment: str) -> Figure:
     """How counts and objectives are distributed over the instances, by ν."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    figure, (counts, objectives) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     nus = sorted({_nu(run) for run in runs})
-    for axis, value in ((axes[0], count), (axes[1], objective)):
-        for i, nu in enumerate(nus):
-            values = [value(run) for run in runs if _nu(run) == nu and run.converged]
-            if not values:
-                axis.text(
-                    i, 0.5, "none\nconverged", ha="center", transform=axis.get_xaxis_transform()
-                )
-                continue
-            if len(set(values)) > 1:
-                shown = np.log10(values) if value is count else values
-                parts = axis.violinplot(shown, [i], widths=0.8, showextrema=False, showmedians=True)
-                for body in parts["bodies"]:
-                    body.set_facecolor(colour(nu))
-                    body.set_alpha(0.35)
-                parts["cmedians"].set_color(colour(nu))
-            jitter = np.linspace(-0.12, 0.12, len(values))
-            shown = np.log10(values) if value is count else values
-            axis.plot(i + jitter, shown, ".", color=colour(nu), markersize=3)
-        failed = [sum(not run.converged for run in runs if _nu(run) == nu) for nu in nus]
-        totals = [sum(_nu(run) == nu for run in runs) for nu in nus]
-        axis.set_xticks(
-            range(len(nus)),
-            [
-                f"{nu:g}\n{total} runs" + (f"\n{bad} failed" if bad else "")
-                for nu, total, bad in zip(nus, totals, failed, strict=True)
-            ],
-        )
-        axis.set_xlabel("ν")
-    theirs = paper.trials(experiment)
+    labels = []
     for i, nu in enumerate(nus):
-        if nu in theirs:
-            values = np.log10(theirs[nu])
-            axes[0].plot(
-                np.full(len(values), i + 0.3), values, marker="o", color=colour(nu), **HOLLOW
-            )
-    _log_ticks(axes[0])
-    axes[0].set_ylabel(unit(runs))
-    axes[1].set_ylabel("objective at the end")
+        of_nu = [run for run in runs if _nu(run) == nu]
+        good = [run for run in of_nu if run.converged]
+        _violin(counts, i, [np.log10(count(run)) for run in good], colour(nu))
+        _violin(objectives, i, [float(run.result["objective"]) for run in good], colour(nu))
+        theirs = np.log10(paper.trials(experiment).get(nu, []))
+        counts.plot(np.full(len(theirs), i + 0.3), theirs, marker="o", color=colour(nu), **HOLLOW)
+        failed = f"\n{len(of_nu) - len(good)} failed" if len(good) < len(of_nu) else ""
+        labels.append(f"{nu:g}\n{len(of_nu)} runs{failed}")
+    for axis in (counts, objectives):
+        axis.set_xlim(-0.6, len(nus) - 0.4)
+        axis.set_xticks(range(len(nus)), labels)
+        axis.set_xlabel("ν")
+    _log_ticks(counts)
+    counts.set_ylabel(unit(runs))
+    objectives.set_ylabel("objective at the end")
     hollow = Line2D([], [], marker="o", color="0.3", label="the paper's table", **HOLLOW)
-    axes[0].legend(handles=[hollow], frameon=False)
+    counts.legend(handles=[hollow], frameon=False)
     return figure
 
 
@@ -131,9 +113,12 @@ def clusters(run: Run) -> Figure:
 def beyond(runs: Sequence[Run], references: Sequence[Run]) -> Figure:
     """Gradient calls to the same tolerances by problem and method."""
     cases = sorted({run.config["case"] for run in runs})
-    chosen = [run for run in references if run.config["case"] in cases]
-    nus = sorted({_nu(run) for run in runs})
-    chosen = [run for run in chosen if _nu(run) in nus]
+    nus, seeds = sorted({_nu(run) for run in runs}), {run.run["seed"] for run in runs}
+    chosen = [
+        run
+        for run in references
+        if run.config["case"] in cases and _nu(run) in nus and run.run["seed"] in seeds
+    ]
     methods = sorted({run.config["method"] for run in runs})
     figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
     width = 0.8 / (len(methods) + 1)
@@ -171,13 +156,7 @@ def colour(nu: float) -> str:
 
 def unit(runs: Sequence[Run]) -> str:
     """What `count` counts."""
-    gradients = all(count(run) == run.result["gradient_calls"] for run in runs)
-    return "gradient calls" if gradients else "iterations of UPFAG"
-
-
-def objective(run: Run) -> float:
-    """Objective at the end."""
-    return float(run.result["objective"])
+    return "iterations of the inner solver" if by_iterations(runs[0]) else "gradient calls"
 
 
 def minimum(run: Run) -> float:
@@ -186,15 +165,25 @@ def minimum(run: Run) -> float:
     return float(run.result["lagrangian"] if known is None else known)
 
 
+def _violin(axis: Axes, x: int, values: Sequence[float], shade: str) -> None:
+    if len(set(values)) > 1:
+        parts = axis.violinplot(values, [x], widths=0.8, showextrema=False, showmedians=True)
+        for body in parts["bodies"]:
+            body.set_facecolor(shade)
+            body.set_alpha(0.35)
+        parts["cmedians"].set_color(shade)
+    axis.plot(x + np.linspace(-0.12, 0.12, len(values)), values, ".", color=shade, markersize=3)
+
+
 def _nu(run: Run) -> float:
     return float(run.config["nu"])
 
 
 def _counts(run: Run) -> list[float]:
     """The count after each outer iteration."""
-    gradients = count(run) == run.result["gradient_calls"]
-    history = run.history
-    return history["gradient_calls"] if gradients else list(np.cumsum(history["inner_iterations"]))
+    if by_iterations(run):
+        return list(np.cumsum(run.history["inner_iterations"]))
+    return run.history["gradient_calls"]
 
 
 def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:

@@ -66,8 +66,9 @@ def make_tables(runs: Sequence[Run]) -> Iterator[tuple[str, list[tables.Row]]]:
 def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
     """The figures that the runs allow, by name."""
     for experiment, made in _by_experiment(runs):
-        if experiment in ("clustering_mnist", "clustering_fashion", "gevp"):
-            yield experiment, figures.convergence(made, experiment)
+        case = made[0].config["case"]
+        if experiment != "beyond" and case in ("clustering_mnist", "clustering_fashion", "gevp"):
+            yield experiment, figures.convergence(made, case)
         if experiment in ("qp_double", "qp_triple"):
             yield experiment, figures.violins(made, experiment)
         if experiment == "beyond":

@@ -22,7 +22,7 @@ from experiments.problems.instances import Instance
 from torch_powalm import Solution
 
 
-@hydra.main(version_base="1.3", config_path="../configs", config_name="solve")
+@hydra.main(version_base="1.3", config_path=entry.CONFIGS, config_name="solve")
 @entry.one_line
 def main(cfg: DictConfig) -> None:
     """Instantiate, solve, write."""

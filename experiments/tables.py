@@ -14,9 +14,13 @@ MISSING = "–"
 
 
 def count(run: Run) -> float:
-    """What the paper counts: iterations of UPFAG, gradients elsewhere."""
-    by_iterations = run.config["rule"] == "paper" and run.config["method"] == "UPFAG"
-    return float(run.result["inner_iterations" if by_iterations else "gradient_calls"])
+    """What the paper counts: inner iterations for UPFAG and clustering, gradients elsewhere."""
+    return float(run.result["inner_iterations" if by_iterations(run) else "gradient_calls"])
+
+
+def by_iterations(run: Run) -> bool:
+    """Whether `count` counts iterations."""
+    return "clusters" in run.run or run.config["method"] == "UPFAG"
 
 
 def clustering(runs: Sequence[Run]) -> list[Row]:
