@@ -100,7 +100,7 @@ def clusters(run: Run) -> Figure:
     axis.imshow(picture, interpolation="nearest", aspect="equal")
     axis.set_yticks(14 + 28 * np.arange(rows), [str(i) for i in range(rows)])
     axis.set_xticks([])
-    axis.set_ylabel("cluster (its most frequent class)")
+    axis.set_ylabel("cluster, numbered by its class")
     axis.set_xlabel(
         f"first images of each cluster, red where the class differs; ν = {_nu(run):g}, "
         f"accuracy {run.run['clusters']['accuracy']:.3f}"

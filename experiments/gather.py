@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
 
 from experiments import figures, records, report, tables
 from experiments.records import Run
@@ -39,7 +42,7 @@ def main() -> None:
     for name in ("tables", "figures"):
         (output / name).mkdir(parents=True, exist_ok=True)
     for name, rows in make_tables(runs):
-        print(f"{name}\n{tables.markdown(rows)}")
+        show(name, rows)
         tables.write(output / "tables" / name, rows)
     for name, figure in make_figures(runs):
         figures.write(output / "figures" / name, figure)
@@ -48,6 +51,21 @@ def main() -> None:
         seen = Path(os.path.relpath(output / "figures", args.report.parent))
         args.report.write_text(report.text(runs, seen))
         print(f"report in {args.report}")
+
+
+def show(name: str, rows: Sequence[tables.Row]) -> None:
+    """Print a table, on its side where it is wider than long."""
+    table = Table(title=name, box=SIMPLE)
+    columns = [list(rows[0]), *(list(row.values()) for row in rows)]
+    if len(rows) < len(rows[0]) / 2:
+        header, *lines = zip(*columns, strict=True)
+    else:
+        header, *lines = columns
+    for column in header:
+        table.add_column(column, justify="right")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
 
 
 def make_tables(runs: Sequence[Run]) -> Iterator[tuple[str, list[tables.Row]]]:

@@ -9,6 +9,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 _WIDTH = 20
@@ -39,9 +40,8 @@ class SweepBar(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Count a job, and show it at once where it ran in this process."""
-        counter = _counter(config)
-        if counter.exists():
-            with counter.open("ab") as file:
+        if config.hydra.mode is RunMode.MULTIRUN:
+            with _counter(config).open("ab") as file:
                 file.write(b".")
             if os.getpid() == self.starter:
                 self._show()
@@ -61,7 +61,7 @@ class SweepBar(Callback):
             self._show()
 
     def _show(self) -> None:
-        count = _counter_size(self.counter)
+        count = self.counter.stat().st_size
         if count > self.shown:
             self._draw(count)
 
@@ -74,10 +74,6 @@ class SweepBar(Callback):
 
 def _counter(config: DictConfig) -> Path:
     return Path(config.hydra.sweep.dir) / ".jobs"
-
-
-def _counter_size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _jobs(config: DictConfig) -> int:

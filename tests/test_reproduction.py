@@ -414,19 +414,19 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
         assert (folder / "run.json").stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_a_sweep_runs_in_other_processes(launcher, finished, tmp_path, capfd):
-    options = {
-        "joblib": ["hydra.launcher.n_jobs=2"],
-        "submitit_local": ["hydra.launcher.timeout_min=5", f"hydra.sweep.dir={tmp_path}"],
-    }
-    overrides = [f"hydra/launcher={launcher}", *options[launcher]]
-    call(solve, "-m", *tiny("qp_double", tmp_path), "nu=0.8,1.0", "seed=0", *overrides)
+@pytest.mark.parametrize(
+    ("launcher", "nus"),
+    [("joblib", [0.8, 1.0]), ("submitit_local", [0.8])],
+    ids=["joblib", "submitit"],
+)
+def test_a_sweep_runs_in_other_processes(launcher, nus, finished, tmp_path, capfd):
+    overrides = [f"hydra/launcher={launcher}", f"nu={','.join(map(str, nus))}", "seed=0"]
+    call(solve, "-m", *tiny("qp_double", tmp_path), *overrides)
     runs = records.read(tmp_path)
-    assert [run.config["nu"] for run in runs] == [0.8, 1.0]
+    assert [run.config["nu"] for run in runs] == nus
     (here,) = records.read(finished / "qp_double")  # solved in this process
     assert runs[0].result == here.result
-    assert "2 of 2 jobs" in capfd.readouterr().err
+    assert f"{len(nus)} of {len(nus)} jobs" in capfd.readouterr().err
 
 
 # --- gathering
