@@ -304,6 +304,32 @@ def test_a_local_copy_is_read_and_verified(tmp_path, monkeypatch):
         source.load()
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.root={copy}", r"error: .*train-images-idx3-ubyte is corrupt: its checksum differs"),
+        ("dataset=cifar", "error: dataset must be one of mnist, fashion_mnist, got 'cifar'"),
+        ("n=5000", r"error: n must be in \[1, 1000\], got 5000"),
+    ],
+    ids=["corrupt", "dataset", "n"],
+)
+def test_the_features_script_refuses_bad_input(override, message, tmp_path, monkeypatch, capsys):
+    path = write_copy(tmp_path, monkeypatch) / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    cache = tmp_path / "features"
+    with pytest.raises(SystemExit) as end:
+        call(
+            features,
+            override.format(copy=tmp_path),
+            f"features.cache={cache}",
+            f"output={tmp_path}",
+        )
+    assert end.value.code == 2
+    with pytest.raises(ValueError, match=f"^{message}[^\n]*\n$"):
+        raise ValueError(capsys.readouterr().err)
+    assert not cache.exists()
+
+
 def test_a_download_without_internet_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.MNIST, "mirrors", ["http://127.0.0.1:9/"])
     with pytest.raises(
