@@ -9,6 +9,8 @@ from scipy.stats import spearmanr
 from experiments.records import Run
 from experiments.tables import count, whole
 
+INSTANCES = {"qp_double": 10, "qp_triple": 10, "gevp": 10}  # of the paper's tables; else one
+
 
 class Answer(NamedTuple):
     """A claim of the paper and what the runs say.
@@ -80,7 +82,7 @@ def steadier(runs: Sequence[Run]) -> Answer:
     for nu in (0.6, 0.7, 0.8, 0.9, 1.0):
         deviations = []
         for experiment in ("qp_double", "qp_triple"):
-            counts = [count(run) for run in _first(runs, experiment, nu) if run.converged]
+            counts = [count(run) for run in _of(runs, experiment, nu) if run.converged]
             if len(counts) < 2:
                 return _unanswered(claim, runs, experiment, (nu,))
             deviations.append(pstdev(counts) / fmean(counts))
@@ -97,7 +99,7 @@ def slower(runs: Sequence[Run]) -> Answer:
     for nu in (0.6, 0.7, 0.8, 0.9, 1.0):
         means = []
         for experiment in ("qp_double", "qp_triple"):
-            good = [run for run in _first(runs, experiment, nu) if run.converged]
+            good = [run for run in _of(runs, experiment, nu) if run.converged]
             if not good:
                 return _unanswered(claim, runs, experiment, (nu,))
             means.append(fmean(run.result["gradient_calls"] for run in good))
@@ -108,19 +110,21 @@ def slower(runs: Sequence[Run]) -> Answer:
 
 
 def _of(runs: Sequence[Run], experiment: str, nu: float) -> list[Run]:
-    return [run for run in runs if run.config["name"] == experiment and run.config["nu"] == nu]
-
-
-def _first(runs: Sequence[Run], experiment: str, nu: float) -> list[Run]:
-    """The ten instances of the tables."""
-    return [run for run in _of(runs, experiment, nu) if run.run["seed"] < 10]
+    """The instances of the paper's table, none unless all were run."""
+    wanted = INSTANCES.get(experiment, 1)
+    found = [
+        run
+        for run in runs
+        if run.config["name"] == experiment and run.config["nu"] == nu and run.run["seed"] < wanted
+    ]
+    return found if len(found) == wanted else []
 
 
 def _means(runs: Sequence[Run], experiment: str, nus: Sequence[float]) -> dict[float, float]:
-    """Mean count by ν; infinite where a run did not converge, absent where none was made."""
+    """Mean count by ν; infinite where a run did not converge, empty if some were not made."""
     means = {}
     for nu in nus:
-        if found := _first(runs, experiment, nu):
+        if found := _of(runs, experiment, nu):
             reached = all(run.converged for run in found)
             means[nu] = fmean(map(count, found)) if reached else float("inf")
     return means if len(means) == len(nus) else {}
