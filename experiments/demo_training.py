@@ -1,6 +1,6 @@
 """A small constrained training, offline: no digit may have a loss above 0.35.
 
-    python -m experiments.demo [--epochs 60] [--output outputs/demo]
+    python -m experiments.demo_training [--epochs 60] [--output outputs/demo_training]
 
 Trains the same small classifier without the constraints, and with them for ν = 0.8 and ν = 1, on
 the digits that scikit-learn carries. Prints a table and writes a figure.
@@ -34,7 +34,7 @@ def main() -> None:
     """Train, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--output", type=Path, default=Path("outputs/demo"))
+    parser.add_argument("--output", type=Path, default=Path("outputs/demo_training"))
     args = parser.parse_args()
     torch.set_num_threads(1)
 
