@@ -38,7 +38,8 @@ reproduce: $(VENV)/dev
 	$(SOLVE) experiment=qp_double
 	$(SOLVE) experiment=clustering_mnist $(IMAGES)
 	$(SOLVE) experiment=clustering_fashion $(IMAGES)
-	$(SOLVE) experiment=beyond $(IMAGES)
+	$(SOLVE) experiment=beyond
+	$(SOLVE) experiment=beyond problem=clustering_mnist,clustering_fashion seed=0 $(IMAGES)
 	$(SOLVE) experiment=qp_double 'seed=range(10,100)'
 	$(BIN)/python -m experiments.gather $(RUNS) --keep experiments/results/runs
 	$(BIN)/python -m experiments.gather experiments/results/runs --output experiments/results \

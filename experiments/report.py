@@ -56,7 +56,8 @@ ITEMS = (
     Item(
         "Beyond the paper: our dual rule and our solvers",
         "beyond",
-        f"{SOLVE}beyond data.root=FOLDER",
+        f"{SOLVE}beyond; {SOLVE}beyond problem=clustering_mnist,clustering_fashion seed=0 "
+        "data.root=FOLDER",
         ("beyond",),
     ),
 )
