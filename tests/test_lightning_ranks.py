@@ -1,0 +1,122 @@
+"""Lightning on two ranks: DDP and FSDP2 (ModelParallelStrategy) against a single process."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import distributed_cases as cases
+import pytest
+import torch
+from test_distributed import distance
+
+SCRIPT = Path(__file__).parent / "lightning_ranks.py"
+TIMEOUT = 400  # seconds on a busy machine; alone it takes a tenth
+
+
+def start(folder, *mode, **environment):
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder), *mode],
+        cwd=SCRIPT.parent.parent,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(SCRIPT.parent.parent),
+            **environment,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait(jobs):
+    try:
+        printed = [job.communicate(timeout=TIMEOUT)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    assert all(job.returncode == 0 for job in jobs), "\n".join(printed)
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    """The outcomes of all cases on both ranks; run by the first test process to come here."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder = root / "lightning_ranks"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        deadline = time.monotonic() + TIMEOUT
+        while not (folder / "done").exists():
+            assert time.monotonic() < deadline, "the process that runs the ranks has not finished"
+            time.sleep(0.2)
+    else:
+        try:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = str(free.getsockname()[1])
+            cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+            wait([start(folder, LOCAL_RANK=str(rank), **cluster) for rank in range(2)])
+        finally:
+            (folder / "done").touch()
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def assert_one_training(both, **settings):
+    torch.set_num_threads(1)
+    alone = cases.train(0, 1, **settings)
+    found = [{name: outcome[name] for name in alone} for outcome in both]
+    assert distance(*found) == 0.0
+    assert distance(found[0], alone) < 1e-12
+    assert both[0]["metrics"] == both[1]["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ddp", {}),
+        ("ddp, clipping", dict(clip=True)),
+        ("ddp, resumed", dict(epochs=5)),
+        ("sharded", {}),
+        ("sharded, resumed", dict(epochs=5)),
+        ("sharded, one file", {}),
+        ("sharded, one file, resumed", dict(epochs=5)),
+    ],
+)
+def test_two_ranks_of_a_trainer_train_as_one_process(name, settings, results):
+    both = [result[name] for result in results]
+    assert_one_training(both, **settings)
+    assert both[0]["k"] == settings.get("epochs", 3) + 1
+
+
+def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(results):
+    one, two = (result["ddp"] for result in results)
+    assert one["best"] == two["best"] == "epoch=2-step=9.ckpt"
+    torch.set_num_threads(1)
+    net = cases.Net()
+    net.load_state_dict(one["params"])
+    constraints = cases.registry(net)
+    for batch in range(cases.BATCHES):  # the parameters that were validated are the final ones
+        constraints.observe(**cases.measure(net, *cases.data(batch))[1])
+    seen = constraints.take_observed()
+    assert set(seen) == {"mean", "mean_below", "counts", "counts_equal", "rate", "rate_equal"}
+    for name, violation in seen.items():
+        logged = one["metrics"][f"powalm/val/violation/{name}"]
+        assert logged == pytest.approx(violation.max, rel=1e-5)
+
+
+def test_ranks_that_share_a_batch_are_not_taken_for_ranks_of_their_own(results):
+    for result in results:
+        message = result["tensor parallel"]
+        assert message.startswith("process_group must have the ranks whose gradients are averaged")
+        assert message.endswith("got 2 instead of 1 ranks")
+
+
+def test_spawned_ranks_train_as_one_process(tmp_path):
+    wait([start(tmp_path, "spawn")])
+    both = [torch.load(tmp_path / f"spawn{rank}.pt", weights_only=True) for rank in range(2)]
+    assert_one_training([outcome["spawn"] for outcome in both])
