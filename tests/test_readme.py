@@ -1,11 +1,19 @@
 """The Python blocks of README and docs run as printed, one after the other."""
 
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 TRAINING = (ROOT / "docs" / "training.md").read_text()
+LIGHTNING = (ROOT / "docs" / "lightning.md").read_text()
+DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
 
 
 def test_every_block_runs_as_printed(tmp_path, capsys):
@@ -21,6 +29,34 @@ def test_every_block_runs_as_printed(tmp_path, capsys):
     assert float(records[-1][1]) < 0.3 * float(records[0][1])
     assert "status            converged" in printed
     assert names["problem"].residuals(names["solution"].x, names["solution"].y).primal <= 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
+def test_the_lightning_blocks_run_as_printed(tmp_path, capsys):
+    names = {"folder": tmp_path}
+    for block in re.findall(r"```python\n(.*?)```", LIGHTNING, re.DOTALL):
+        exec(compile(block, "lightning.md", "exec"), names)
+    metrics = names["trainer"].callback_metrics
+    assert float(metrics["powalm/k"]) == 10
+    assert float(metrics["powalm/max_violation"]) < 0.1
+    assert Path(names["trainer"].checkpoint_callback.best_model_path).exists()
+    assert names["state"]["step"] == 3
+
+
+def test_the_distributed_block_runs_as_printed(tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", DISTRIBUTED, re.DOTALL)
+    script = tmp_path / "train.py"
+    script.write_text(block)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **one}
+    result = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("update ") == 3
 
 
 def test_the_readme_names_both_commands_and_stays_short():

@@ -79,11 +79,11 @@ class Net(nn.Module):
         self.constraints.inequality("class_loss", size=3)
         self.constraints.equality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.4)
 
-    def optimizer(self) -> PowerALMOptimizer:
+    def optimizer(self, omega: float = 1.1) -> PowerALMOptimizer:
         """Momentum, and a prox term."""
         base = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
         terms = {self.net[2].bias: prox.NonNegative()}
-        return PowerALMOptimizer(base, self.constraints, nu=0.7, omega=1.1, prox=terms)
+        return PowerALMOptimizer(base, self.constraints, nu=0.7, omega=omega, prox=terms)
 
     def measure(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Loss and batch blocks."""
