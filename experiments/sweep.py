@@ -61,7 +61,7 @@ class SweepBar(Callback):
             self._show()
 
     def _show(self) -> None:
-        count = self.counter.stat().st_size
+        count = min(self.counter.stat().st_size, self.total)
         if count > self.shown:
             self._draw(count)
 
