@@ -15,6 +15,7 @@ from torch_powalm.result import (
     TrainingResiduals,
     Violation,
 )
+from torch_powalm.sharding import full
 
 __all__ = [
     "ConstraintRegistry",
@@ -28,6 +29,7 @@ __all__ = [
     "Status",
     "TrainingResiduals",
     "Violation",
+    "full",
     "power_alm",
     "prox",
     "solvers",

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.constraints import Block, Tally
+from torch_powalm.blocks import BatchValue, Block, Tally, tally
 
-BatchValue = Tensor | tuple[Tensor, Tensor]
 Tallies = dict[str, Tally]
 
 
@@ -21,17 +20,19 @@ def tallies(
     for block in blocks:
         if block.name not in values:
             raise KeyError(f"{caller} must have a value of {block.name!r}, got none")
-        found[block.name] = _tally(block, values[block.name], samples)
+        found[block.name] = tally(block, values[block.name], samples)
     if len(values) > len(found):
         raise KeyError(f"{caller} has no batch constraint {min(values.keys() - found)!r}")
     return found
 
 
-def completed(part: Tallies, window: Sequence[Tallies]) -> Tallies:
-    """The sums of a whole window, with the graph of the part of it that is at hand."""
-    whole = total(window)
+def completed(part: Tallies, whole: Tallies) -> Tallies:
+    """The sums of the whole, to the last bit, with the graph of the part of it that is at hand."""
     return {
-        name: Tally(t.total + (whole[name].total - t.total).detach(), whole[name].weight)
+        name: Tally(
+            whole[name].total.detach() + (t.total - t.total.detach()).to(whole[name].total.device),
+            whole[name].weight,
+        )
         for name, t in part.items()
     }
 
@@ -119,27 +120,3 @@ class Window:
                 "call augment() and backward() on its result before"
             )
         return done
-
-
-def _tally(block: Block, value: BatchValue, samples: float) -> Tally:
-    """A value, (value, count), or statistics."""
-    if block.from_statistics is not None:
-        return Tally(block.flat(value, None, "'s statistics"), 1.0)
-    if not isinstance(value, tuple):
-        total = block.flat(value, block.size)
-        return Tally(total if samples == 1.0 else total * samples, float(samples))
-    if len(value) != 2:
-        raise ValueError(
-            f"constraint {block.name!r} must be a value or (value, count), got {len(value)} items"
-        )
-    total = block.flat(value[0], block.size)
-    count = torch.as_tensor(value[1], dtype=total.dtype, device=total.device).detach().reshape(-1)
-    if len(count) != len(total):
-        raise ValueError(
-            f"count of {block.name!r} must have {len(total)} entries, got {len(count)}"
-        )
-    if not bool(((count >= 0) & count.isfinite()).all()):
-        raise ValueError(
-            f"count of {block.name!r} must be nonnegative and finite, got {count.tolist()}"
-        )
-    return Tally(torch.where(count > 0, total, 0.0) * count, count)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_powalm.constraints import ConstraintRegistry, Tally
+from torch_powalm.blocks import Tally
+from torch_powalm.constraints import ConstraintRegistry
 from torch_powalm.dual import DualState
 from torch_powalm.vector import BlockVector
 

@@ -1,78 +1,32 @@
 """ConstraintRegistry: constraint blocks by name, and what the running epoch has said about them.
 
 A block depends on parameters only (a function without arguments) or on the batch (its value is
-handed to `PowerALMOptimizer.augment`). What batches say about a block is kept as a Tally, a pair of
-sums that adds up over micro-batches and epochs.
+handed to `PowerALMOptimizer.augment`, or to `observe` where nothing is trained).
 """
 
 import keyword
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from torch_powalm.functional import norm
+from torch_powalm.blocks import (
+    BatchValue,
+    Block,
+    ConstraintFn,
+    Tally,
+    check_samples,
+    tally,
+    violation,
+)
+from torch_powalm.ranks import Ranks
 from torch_powalm.result import Violation
+from torch_powalm.sharding import full
 
-ConstraintFn = Callable[[], Tensor]
 F = TypeVar("F", bound=ConstraintFn)
 
 _RESERVED = ("samples", "strict", "window")  # keywords of augment()
-
-
-@dataclass(frozen=True)
-class Block:
-    """One named constraint: A(x) = 0, or B(x) ≤ 0 when `inequality` is true."""
-
-    name: str
-    inequality: bool
-    fn: ConstraintFn | None
-    size: int | None
-    from_statistics: Callable[[Tensor], Tensor] | None
-
-    def flat(self, value: object, size: int | None, noun: str = "") -> Tensor:
-        """The value as a flat vector of at least single precision, checked."""
-        what = f"constraint {self.name!r}{noun}"
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{what} must be a tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise TypeError(f"{what} must be a floating-point tensor, got {value.dtype}")
-        if value.numel() == 0:
-            raise ValueError(f"{what} must have at least one entry, got shape {tuple(value.shape)}")
-        if size is not None and value.numel() != size:
-            raise ValueError(f"{what} must have {size} entries, got {value.numel()}")
-        flat = value if value.dim() == 1 else value.reshape(-1)
-        return flat.float() if flat.element_size() < 4 else flat
-
-
-class Tally(NamedTuple):
-    """Sums of a batch block: its weighted values and their weights, or its additive statistics."""
-
-    total: Tensor
-    weight: Tensor | float
-
-    def plus(self, other: "Tally") -> "Tally":
-        """Both sums added up."""
-        if self.total.shape != other.total.shape:
-            raise ValueError(
-                f"statistics must have {len(self.total)} entries as before, got {len(other.total)}"
-            )
-        return Tally(self.total + other.total, self.weight + other.weight)
-
-    def snapshot(self) -> "Tally":
-        """The same numbers, without a graph and in memory of their own."""
-        weight = self.weight if isinstance(self.weight, float) else self.weight.clone()
-        return Tally(self.total.detach().clone(), weight)
-
-    def value(self, block: Block) -> Tensor:
-        """The constraint: a function of the statistics, or total / weight (0 without weight)."""
-        if block.from_statistics is not None:
-            return block.flat(block.from_statistics(self.total), block.size, " from its statistics")
-        if isinstance(self.weight, float):
-            return self.total if self.weight == 1.0 else self.total / self.weight
-        return self.total / torch.where(self.weight > 0, self.weight, 1.0)
 
 
 class ConstraintRegistry:
@@ -93,6 +47,7 @@ class ConstraintRegistry:
         self.blocks: dict[str, Block] = {}
         self.epoch: dict[str, Tally] = {}  # batch blocks, since the last multiplier update
         self.latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
+        self.observed: dict[str, Tally] = {}  # batch blocks, since the last take_observed()
         self._owners: dict[str, object] = {}
         self._in_use = False
 
@@ -147,12 +102,42 @@ class ConstraintRegistry:
         found = {}
         for name, block in self.blocks.items():
             if block.fn is not None:
-                found[name] = violation(block, block.flat(block.fn(), block.size))
+                found[name] = violation(block, block.flat(full(block.fn()), block.size))
             elif name in self.epoch:
                 found[name] = violation(block, self.epoch[name].value(block))
             elif name in self.latest:
                 found[name] = violation(block, self.latest[name])
         return found
+
+    @torch.no_grad()
+    def observe(self, *, samples: float = 1.0, **values: BatchValue) -> None:
+        """Look at batch blocks where nothing is trained, as in validation: multipliers stay.
+
+        Args:
+            samples: weight of this batch in the averages.
+            **values: for any batch blocks what `PowerALMOptimizer.augment` takes.
+        """
+        check_samples(samples)
+        for name, value in values.items():
+            if name not in self.blocks or self.blocks[name].fn is not None:
+                raise KeyError(f"observe has no batch constraint {name!r}")
+            seen = tally(self.blocks[name], value, samples).snapshot()
+            self.observed[name] = self.observed[name].plus(seen) if name in self.observed else seen
+
+    @torch.no_grad()
+    def take_observed(self, process_group: Any = None) -> dict[str, Violation]:
+        """Violation by block of what all ranks have observed since the last call of this.
+
+        Args:
+            process_group: the ranks, all of which must call this and have observed the same
+                blocks; None for the default group when torch.distributed is initialised.
+        """
+        seen, self.observed = self.observed, {}
+        ranks = Ranks(process_group)
+        if seen and ranks.size > 1:
+            (seen,) = ranks.sums(seen, device=next(iter(seen.values())).total.device)
+        blocks = self.blocks
+        return {name: violation(blocks[name], t.value(blocks[name])) for name, t in seen.items()}
 
     def claim(self, names: Sequence[str], owner: object) -> None:
         """Give the named blocks to an owner, and close the registration."""
@@ -199,9 +184,3 @@ class ConstraintRegistry:
             return lambda decorated: self._register(name, inequality, decorated)
         self.blocks[name] = Block(name, inequality, fn, size, from_statistics)
         return fn
-
-
-def violation(block: Block, value: Tensor) -> Violation:
-    """|A(x)| or max(B(x), 0) of one block, by its largest entry and its norm."""
-    excess = value.clamp(min=0) if block.inequality else value.abs()
-    return Violation(float(excess.max()), norm(excess))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_powalm.functional import total_norm
+from torch_powalm.sharding import total_norm
 from torch_powalm.vector import BlockVector, full_precision
 
 

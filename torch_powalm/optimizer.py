@@ -9,6 +9,7 @@ One training step, top to bottom:
 """
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +19,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_powalm import batch, checkpoint
-from torch_powalm.batch import BatchValue
+from torch_powalm import batch, checkpoint, sharding
+from torch_powalm.blocks import BatchValue, check_samples
 from torch_powalm.constraints import ConstraintRegistry
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, total_norm
 from torch_powalm.injection import add_to_grad, check_reach, not_finite, vjp
 from torch_powalm.prox import Proximable
+from torch_powalm.ranks import Ranks
 from torch_powalm.result import DualRecord, TrainingResiduals
 from torch_powalm.vector import BlockVector
 from torch_powalm.wrapper import OptimizerWrapper
@@ -52,6 +54,9 @@ class PowerALMOptimizer(OptimizerWrapper):
         owns: names of the blocks this optimizer is for; None for all.
         on_nonfinite: "raise", or "skip" the step or update (counted in `skipped`) when a
             constraint or a gradient is not finite.
+        process_group: the processes whose gradients DDP or FSDP2 averages; None for the default
+            group when torch.distributed is initialised. A group of this process alone trains a
+            model of its own.
 
     Example:
         optimizer = PowerALMOptimizer(torch.optim.Adam(model.parameters()), constraints, nu=0.8)
@@ -74,6 +79,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         prox: Mapping[Tensor, Proximable] | None = None,
         owns: Sequence[str] | None = None,
         on_nonfinite: str = "raise",
+        process_group: Any = None,
     ) -> None:
         super().__init__(base)
         if not isinstance(constraints, ConstraintRegistry):
@@ -110,6 +116,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         self._vector: BlockVector | None = None
         self._claim = object()
         self._window = batch.Window()
+        self._ranks = Ranks(process_group)
 
     @property
     def steps(self) -> int:
@@ -125,6 +132,11 @@ class PowerALMOptimizer(OptimizerWrapper):
     def gradient_norm(self) -> float:
         """Running norm of the augmented gradient since the last update."""
         return self._books.gradient_norm
+
+    @property
+    def process_group(self) -> Any:
+        """The processes whose gradients are averaged; None for the default group."""
+        return self._ranks.group
 
     def augment(
         self,
@@ -151,8 +163,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss must be a scalar tensor, got {got}")
-        if not 0 < samples < math.inf:
-            raise ValueError(f"samples must be positive and finite, got {samples!r}")
+        check_samples(samples)
         proxy = batch.tallies(vector.batch, values, samples, "augment")
         reported = proxy
         if strict:
@@ -168,7 +179,7 @@ class PowerALMOptimizer(OptimizerWrapper):
             if not window:
                 raise ValueError("window must have at least one micro-batch, got none")
             others = [batch.tallies(vector.batch, part, samples, "window") for part in window]
-            whole, parts = batch.completed(proxy, others), len(others)
+            whole, parts = batch.total(others), len(others)
 
         with_graph = [t.total.requires_grad for t in proxy.values()]
         if not torch.is_grad_enabled() or not (loss.requires_grad or any(with_graph)):
@@ -178,13 +189,17 @@ class PowerALMOptimizer(OptimizerWrapper):
             raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
         if self._window.has_done and all(p.grad is None for p in self.params):
             self._forget_gradients()  # they have been cleared by model.zero_grad()
-        A_batch = vector.batch_values(whole)
+        seen = proxy
+        if self._ranks.size > 1:
+            seen, reported, whole = self._ranks.sums(proxy, reported, whole, device=vector.device)
+            parts *= self._ranks.size  # the mean over ranks of the gradients undoes it
+        A_batch = vector.batch_values(proxy if whole is proxy else batch.completed(proxy, whole))
         static = None
         if vector.static:
             with torch.no_grad():
                 static = vector.evaluate()
         w = self._weight(vector.join(static, A_batch))
-        if reported is not proxy:
+        if reported is not seen:
             true = vector.join(static, vector.batch_values(reported))
             w = w if self._finite(true) else None
         if w is None:  # on_nonfinite="skip": the step will see a gradient of nan
@@ -192,7 +207,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         w = w[vector.static_size :] if vector.static else w
         if parts > 1:
             w = w * parts
-        call = self._window.add(proxy, reported)
+        call = self._window.add(seen, reported)
         augmented: Tensor = batch.Augment.apply(loss, A_batch, w, call)
         return augmented
 
@@ -216,9 +231,12 @@ class PowerALMOptimizer(OptimizerWrapper):
             return self._step_with_closure(closure, **kwargs)
         if not self.base.state and self._initialises_state():
             return self.base.step(**kwargs)
+        return self._step_with_gradients(**kwargs)
+
+    def _step_with_gradients(self, **kwargs: Any) -> Any:
         vector, params = self._ready(), self.params
         epoch = self._epoch_with_window(vector)
-        if not self._inject(vector, params) or not self._is_finite(params):
+        if not self._inject(vector, params) or not self._is_finite(vector, params):
             return self._skip()
         result = self._base_step(**kwargs)
         self._finish_step(epoch)
@@ -310,12 +328,32 @@ class PowerALMOptimizer(OptimizerWrapper):
         terms = {id(p): g for p, g in self._prox}
         parts = []
         for p, more in zip(self.params, extra, strict=True):
-            grad = p.grad if p.grad is not None else torch.zeros_like(p)
+            grad = sharding.full(p.grad) if p.grad is not None else torch.zeros_like(p)
             if more is not None:
-                grad = more + grad
-            parts.append(terms[id(p)].distance(p, grad) if id(p) in terms else total_norm([grad]))
+                grad = sharding.full(more) + grad
+            whole = sharding.full(p)
+            distance = terms[id(p)].distance(whole, grad) if id(p) in terms else total_norm([grad])
+            parts.append(distance)
         primal = [v.norm for v in vector.violations(r).values()]
         return TrainingResiduals(math.hypot(*parts), math.hypot(*primal))
+
+    @torch.no_grad()
+    def check_ranks(self) -> None:
+        """Raise when a parameter-only block is not the same on all ranks; all ranks must call it.
+
+        Each rank adds these blocks' gradient by itself, so that ranks drift apart when a function
+        draws random numbers or parameters differ. The first step calls this once.
+        """
+        if self._ranks.size == 1:
+            return
+        vector = self._ready()
+        norms = {name: norm(value) for name, value in vector.static_values().items()}
+        name = self._ranks.differing(norms, vector.device)
+        if name is not None:
+            raise RuntimeError(
+                f"constraint {name!r} must be the same on every rank, got {norms[name]!r} as its "
+                "norm here; use the same parameters and no random numbers on all ranks"
+            )
 
     def __repr__(self) -> str:
         blocks = ", ".join(self.constraints.blocks if self.owns is None else self.owns)
@@ -335,7 +373,8 @@ class PowerALMOptimizer(OptimizerWrapper):
             if not names:
                 raise ValueError("constraints must have at least one block, got none")
             _check_params(self.params)
-            vector = BlockVector([blocks[name] for name in names], self.params[0].device)
+            sharded = any(sharding.is_sharded(p) for p in self.params)
+            vector = BlockVector([blocks[name] for name in names], self.params[0].device, sharded)
             self.constraints.claim(names, self._claim)
             self._vector = vector
         self.constraints.check_owner(self._vector.names, self._claim)
@@ -384,26 +423,28 @@ class PowerALMOptimizer(OptimizerWrapper):
             return True
         if not self._books.checked:
             check_reach(vector, params)
+            self.check_ranks()
             self._books.checked = True
         A_static, r = self._residual(vector)
         w = self._weight(r)
         if w is None or A_static is None:
             return False
         grads = vjp(A_static, params, w[: vector.static_size] if vector.batch else w)
-        add_to_grad(params, grads)
+        (sharding.add_to_shards if vector.sharded else add_to_grad)(params, grads)
         touched = (p.grad for p, grad in zip(params, grads, strict=True) if grad is not None)
         self._books.injected = next(touched, None)
         return True
 
-    def _is_finite(self, params: Sequence[Tensor]) -> bool:
+    def _is_finite(self, vector: BlockVector, params: Sequence[Tensor]) -> bool:
         """Check the augmented gradient in .grad and follow its norm."""
-        now = total_norm([p.grad for p in params if p.grad is not None])
+        measure = sharding.total_norm if vector.sharded else total_norm
+        now = measure([p.grad for p in params if p.grad is not None])
         if math.isfinite(now):
             past = self.gradient_norm if math.isfinite(self.gradient_norm) else now
             self._books.gradient_norm = _MEMORY * past + (1 - _MEMORY) * now
             return True
         if self.on_nonfinite == "raise":
-            name = not_finite(self._ready(), params)
+            name = not_finite(vector, params)
             what = f"gradient of constraint {name!r}" if name else "gradient of the loss"
             raise FloatingPointError(f"{what} must be finite, got nan or inf")
         return False
@@ -436,9 +477,27 @@ class PowerALMOptimizer(OptimizerWrapper):
     def _apply_prox(self) -> None:
         lr = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
         for p, g in self._prox:
-            p.copy_(g.prox(p, lr[id(p)]))
+            p.copy_(sharding.as_shard(g.prox(sharding.full(p), lr[id(p)]), p))
 
     def _step_with_closure(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        if not self._books.watched and _is_of_lightning(closure):
+            self._books.watched = True
+            warnings.warn(
+                "the trainer has no PowerALMCallback: multipliers stay as they are unless the "
+                "module calls update_multipliers(); add torch_powalm.lightning.PowerALMCallback()",
+                stacklevel=4,
+            )
+        if _searches(self.base):
+            return self._search(closure, **kwargs)
+        with torch.enable_grad():
+            loss = closure()
+        if loss is None and all(p.grad is None for p in self.params):
+            return None  # a batch that Lightning's training_step has left out
+        self._step_with_gradients(**kwargs)
+        return loss
+
+    def _search(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        """A step of a base that may evaluate L_β at several points."""
         vector, params = self._ready(), self.params
         first: list[Any] = []  # the closure's first value, and the epoch's sums with its batch
         # A line search evaluates at trial points; a failure there must not leave them behind.
@@ -447,7 +506,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         def augmented_closure() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            if not self._inject(vector, params) or not self._is_finite(params):
+            if not self._inject(vector, params) or not self._is_finite(vector, params):
                 raise _NotFiniteError
             if not first:
                 first.extend((loss, self._epoch_with_window(vector)))
@@ -474,7 +533,7 @@ class PowerALMOptimizer(OptimizerWrapper):
         return (
             all(float(group.get("lr", 0.0)) == 0 for group in self.param_groups)
             and all(grad is not None for grad in grads)
-            and total_norm([grad for grad in grads if grad is not None]) == 0
+            and sharding.total_norm([grad for grad in grads if grad is not None]) == 0
         )
 
     def _epoch_values(self, vector: BlockVector, exact: Mapping[str, Tensor]) -> Tensor:
@@ -490,17 +549,30 @@ class PowerALMOptimizer(OptimizerWrapper):
                 )
         return torch.cat(values).to(vector.device)
 
-    def _extra_state(self) -> dict[str, Any]:
+    def watch(self) -> None:
+        """Said by a callback that moves, saves and restores the multipliers."""
+        self._books.watched = True
+
+    def powalm_state_dict(self) -> dict[str, Any]:
+        """The part "powalm" of `state_dict`, for engines that drop it: multipliers and epoch."""
         state = checkpoint.save(self._ready(), self.dual, self.constraints)
-        return {"powalm": {**state, **{name: getattr(self, name) for name in _COUNTERS}}}
+        return {**state, **{name: getattr(self, name) for name in _COUNTERS}}
+
+    def load_powalm_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what `powalm_state_dict` gave, and leave the base as it is."""
+        self._prepare_load({"powalm": state_dict})()
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {"powalm": self.powalm_state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._books.checked = False  # a copy's functions may still reach the old model
 
-    def _prepare_load(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+    def _prepare_load(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
         if "powalm" not in state_dict:
-            warnings.warn("state_dict has no multipliers, they stay as they are", stacklevel=3)
+            if not self._books.watched:
+                warnings.warn("state_dict has no multipliers, they stay as they are", stacklevel=3)
             return lambda: None
         vector, state = self._ready(), state_dict["powalm"]
         loaded = checkpoint.load(vector, self.dual, self._groups(vector), state)
@@ -527,10 +599,23 @@ class _Books:
     gradient_norm: float = math.inf
     injected: Tensor | None = None  # a .grad that holds the parameter-only blocks' part
     checked: bool = False  # every block has been seen to reach a parameter
+    watched: bool = False  # a Lightning callback cares for the multipliers, or none does, as said
 
 
 class _NotFiniteError(Exception):
     """Leaves the base's step when on_nonfinite="skip"."""
+
+
+def _searches(base: Optimizer) -> bool:
+    """Whether a step may call its closure more than once."""
+    from_torch = type(base).__module__.startswith("torch.") and "step" not in base.__dict__
+    return isinstance(base, torch.optim.LBFGS) or not from_torch
+
+
+def _is_of_lightning(closure: Callable[[], Any]) -> bool:
+    """Whether a Trainer has made this closure (it wraps the user's in a partial)."""
+    package = closure.func.__module__ if isinstance(closure, functools.partial) else ""
+    return package.split(".")[0] in ("lightning", "pytorch_lightning")
 
 
 def _check_params(params: Sequence[Tensor]) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.constraints import Block, Tally, violation
+from torch_powalm.blocks import Block, Tally, violation
 from torch_powalm.functional import norm
 from torch_powalm.result import Violation
+from torch_powalm.sharding import full
 
 
 class BlockVector:
@@ -21,10 +22,11 @@ class BlockVector:
     Args:
         blocks: at least one.
         device: where the vector lives.
+        sharded: whether parameters are split over processes, so that values may be too.
     """
 
-    def __init__(self, blocks: Sequence[Block], device: torch.device) -> None:
-        self.device = device
+    def __init__(self, blocks: Sequence[Block], device: torch.device, sharded: bool) -> None:
+        self.device, self.sharded = device, sharded
         self.static = [block for block in blocks if block.fn is not None]
         self.batch = [block for block in blocks if block.fn is None]
         self.sizes: dict[str, int] = {}
@@ -107,7 +109,8 @@ class BlockVector:
         values = []
         with full_precision(self.device):
             for block in self.static:
-                value = block.flat(block.fn(), self.sizes.get(block.name))  # type: ignore[misc]
+                raw = block.fn()  # type: ignore[misc]
+                value = block.flat(full(raw) if self.sharded else raw, self.sizes.get(block.name))
                 values.append(value if value.device == self.device else value.to(self.device))
         return values
 

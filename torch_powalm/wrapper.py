@@ -8,7 +8,7 @@ optimizer.py is not interrupted by protocol: groups, state and defaults are view
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -147,7 +147,7 @@ class OptimizerWrapper(Optimizer):
     def _extra_state(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _prepare_load(self, state_dict: dict[str, Any]) -> Callable[[], None]:
+    def _prepare_load(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
         """Check the wrapper's part of a state dict; the returned function takes it over."""
         raise NotImplementedError
 

@@ -1,0 +1,171 @@
+"""Two ranks under Lightning Trainers: run as a script by test_lightning_ranks.py.
+
+    python tests/lightning_ranks.py FOLDER [spawn]
+
+The test sets LOCAL_RANK and MASTER_PORT, as a cluster does; with "spawn" Lightning makes the ranks.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+import distributed_cases as cases
+import lightning as L  # noqa: N812
+import torch
+import torch.distributed as dist
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import ModelParallelStrategy
+from test_injection import Net, constrained
+
+from torch_powalm import full
+from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback
+
+EPOCHS = 3
+
+
+class Lit(L.LightningModule):
+    """The training of distributed_cases.py, with its parts of the global batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.constraints = cases.registry(self.net)
+
+    def configure_optimizers(self):
+        return constrained(cases.adam(self.net), self.constraints, nu=0.7)
+
+    def batches(self):
+        size = dist.get_world_size() if dist.is_initialized() else 1
+        parts = [cases.data(b, self.global_rank, size) for b in range(cases.BATCHES)]
+        return torch.utils.data.DataLoader(parts, batch_size=None)
+
+    train_dataloader = val_dataloader = batches
+
+    def training_step(self, batch, index):
+        loss, values = cases.measure(self.net, *batch)
+        return self.optimizers().augment(loss, **values)
+
+    def validation_step(self, batch, index):
+        loss, values = cases.measure(self.net, *batch)
+        self.constraints.observe(**values)
+        self.log("val_loss", loss, batch_size=len(batch[0]), sync_dist=True)
+
+
+class Sharded(Lit):
+    """The same with parameters that fully_shard splits."""
+
+    def configure_model(self):
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = self.device_mesh["data_parallel"]
+        if not hasattr(self.net.first.weight, "full_tensor"):
+            fully_shard(self.net.first, mesh=mesh)
+            fully_shard(self.net, mesh=mesh)
+
+
+def trainer(*callbacks, **settings):
+    return L.Trainer(
+        **{
+            "max_epochs": EPOCHS,
+            "accelerator": "cpu",
+            "devices": 2,
+            "callbacks": [PowerALMCallback(), *callbacks],
+            "logger": False,
+            "enable_checkpointing": bool(callbacks),
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "num_sanity_val_steps": 0,
+            "use_distributed_sampler": False,
+            **settings,
+        }
+    )
+
+
+def outcome(module, run):
+    optimizer = run.optimizers[0]
+    metrics = {n: float(v) for n, v in run.callback_metrics.items() if n.startswith("powalm/")}
+    return {
+        "params": {n: full(p).detach().clone() for n, p in module.net.named_parameters()},
+        "y": {n: y.clone() for n, y in optimizer.powalm_state_dict()["y"].items()},
+        "beta": torch.tensor(optimizer.dual.beta),
+        "skipped": torch.tensor(optimizer.skipped),
+        "metrics": metrics,
+        "k": optimizer.dual.k,
+    }
+
+
+def ddp(folder, **settings):
+    module = Lit()
+    best = FeasibleCheckpoint(1e-3, dirpath=folder / "ddp", save_last=True)
+    run = trainer(best, strategy="ddp", **settings)
+    run.fit(module)
+    return {**outcome(module, run), "best": Path(best.best_model_path).name}
+
+
+def ddp_resumed(folder):
+    module = Lit()
+    run = trainer(strategy="ddp", max_epochs=5)
+    run.fit(module, ckpt_path=folder / "ddp" / "last.ckpt")
+    return outcome(module, run)
+
+
+def sharded(folder, *, distributed, epochs=EPOCHS, ckpt_path=None):
+    module = Sharded()
+    strategy = ModelParallelStrategy(2, 1, save_distributed_checkpoint=distributed)
+    saver = ModelCheckpoint(folder / f"sharded{distributed}", "one", save_on_train_epoch_end=True)
+    run = trainer(saver, strategy=strategy, max_epochs=epochs)
+    run.fit(module, ckpt_path=ckpt_path)
+    return outcome(module, run)
+
+
+def tensor_parallel(folder):
+    """Ranks that share a batch: the default group is not the one whose gradients are averaged."""
+    run = trainer(strategy=ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2))
+    try:
+        run.fit(Sharded())
+    except ValueError as error:
+        return str(error)
+    return "trained"
+
+
+def sharded_resumed(folder, *, distributed):
+    path = folder / f"sharded{distributed}" / "one.ckpt"
+    return sharded(folder / "again", distributed=distributed, epochs=5, ckpt_path=path)
+
+
+CASES = {
+    "ddp": ddp,
+    "ddp, clipping": lambda folder: ddp(folder / "clip", gradient_clip_val=0.3),
+    "ddp, resumed": ddp_resumed,
+    "sharded": lambda folder: sharded(folder, distributed=True),
+    "sharded, resumed": lambda folder: sharded_resumed(folder, distributed=True),
+    "sharded, one file": lambda folder: sharded(folder, distributed=False),
+    "tensor parallel": tensor_parallel,
+    "sharded, one file, resumed": lambda folder: sharded_resumed(folder, distributed=False),
+}
+
+
+class Keep(L.Callback):
+    """Saves the outcome where the training ran: a spawned rank leaves nothing behind."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_end(self, trainer, pl_module):
+        found = outcome(pl_module, trainer)
+        torch.save({"spawn": found}, self.folder / f"spawn{trainer.global_rank}.pt")
+
+
+def main():
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if sys.argv[2:] == ["spawn"]:
+        trainer(Keep(folder), strategy="ddp_spawn", enable_checkpointing=False).fit(Lit())
+        return
+    results = {name: run(folder) for name, run in CASES.items()}
+    torch.save(results, folder / f"rank{dist.get_rank()}.pt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Checkpoint files that survive a kill: written in one piece, checked before they are read.
+
+torch.load reads a damaged file without a word when the damage is inside a tensor; here every byte
+is checked against the sums that torch.save has written beside it.
+"""
+
+import os
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def save_checkpoint(state: Any, path: str | os.PathLike[str]) -> None:
+    """torch.save that replaces the file at once: a kill leaves the previous one or the new one."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Any:
+    """torch.load with weights_only=True of a file that is whole; a damaged one raises by name."""
+    check_checkpoint(path)
+    return torch.load(path, weights_only=True)
+
+
+def check_checkpoint(path: str | os.PathLike[str]) -> None:
+    """Raise when a file is not a whole checkpoint as torch.save writes it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"checkpoint must be a whole file, got {path} ({error})") from error
+    if damaged is not None:
+        raise ValueError(f"checkpoint must be a whole file, got {path} (damaged in {damaged})")
+
+
+def last_checkpoint(folder: str | os.PathLike[str], pattern: str = "*.ckpt") -> Path | None:
+    """The newest whole checkpoint of a folder, or None; warns of damaged ones that are newer."""
+    newest_first = sorted(Path(folder).glob(pattern), key=lambda p: p.stat().st_mtime_ns)[::-1]
+    for path in newest_first:
+        try:
+            check_checkpoint(path)
+        except ValueError as error:
+            warnings.warn(f"{error}, going back to the one before", stacklevel=2)
+        else:
+            return path
+    return None

@@ -1,0 +1,121 @@
+"""A picture of a constrained training, from the log that Lightning writes.
+
+    python -m torch_powalm.plot lightning_logs/version_0 [--output powalm.png] [--watch 10]
+
+Draws loss, violations by block (training solid, validation dashed), multipliers and β over epochs,
+from metrics.csv (CSVLogger) or TensorBoard's event files. Several folders are parts of one
+training that was resumed: where they overlap, the later one counts. With --watch SECONDS the
+picture is drawn again and again, until the command is interrupted.
+"""
+
+import argparse
+import csv
+import importlib
+import math
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Curve = dict[float, float]  # value by epoch
+
+_PANELS = {
+    "loss": lambda name: "loss" in name and not name.startswith("powalm/"),
+    "largest violation": lambda name: "violation/" in name,
+    "norm of multipliers": lambda name: name.startswith("powalm/") and "/y/" in name,
+    "penalty β": lambda name: name.startswith("powalm/") and name.endswith("/beta"),
+}
+_FLOOR = 1e-8  # of a logarithmic axis: a feasible block has violation 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, draw, say where."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of the log, oldest first")
+    parser.add_argument("--output", type=Path, help="the picture; default powalm.png in the last")
+    parser.add_argument("--watch", type=float, metavar="SECONDS", help="draw again and again")
+    args = parser.parse_args(arguments)
+    output = args.output or args.folders[-1] / "powalm.png"
+    while True:
+        curves = read(args.folders)
+        if not any(name.startswith("powalm/") for name in curves):
+            if args.watch is None:
+                folders = ", ".join(map(str, args.folders))
+                raise SystemExit(f"no powalm/ columns in {folders}: is PowerALMCallback in use?")
+        else:
+            draw(curves, output)
+            print(f"picture written to {output}", flush=True)
+        if args.watch is None:
+            return
+        time.sleep(args.watch)
+
+
+def read(folders: Iterable[Path]) -> dict[str, Curve]:
+    """Every logged scalar by name, as values over epochs."""
+    curves: dict[str, Curve] = {}
+    for folder in folders:
+        log = folder / "metrics.csv"
+        rows = _csv_rows(log) if log.exists() else _tensorboard_rows(folder)
+        for name, epoch, value in rows:
+            curves.setdefault(name, {})[epoch] = value
+    return curves
+
+
+def draw(curves: dict[str, Curve], output: Path) -> None:
+    """One panel for each of loss, violations, multipliers and β."""
+    from matplotlib.figure import Figure  # no window and no global state
+
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    for axis, (title, wanted) in zip(figure.subplots(2, 2).flat, _PANELS.items(), strict=True):
+        for name in sorted(filter(wanted, curves)):
+            curve = sorted(curves[name].items())
+            values = [max(v, _FLOOR) if "violation" in title else v for _, v in curve]
+            validation = "val" in name.split("_")[0].split("/")
+            axis.plot(
+                [epoch for epoch, _ in curve],
+                values,
+                "--" if validation else "-",
+                marker="." if len(curve) < 30 else None,
+                label=name.removeprefix("powalm/").replace("violation/", "").removeprefix("y/"),
+            )
+        if "violation" in title:
+            axis.set_yscale("log")
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(title)
+        if axis.lines:
+            axis.legend(frameon=False, fontsize="small")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=120)
+
+
+def _csv_rows(path: Path) -> list[tuple[str, float, float]]:
+    """(name, epoch, value) of CSVLogger; the last value of an epoch counts."""
+    found = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            epoch = row.get("epoch") or row["step"]
+            for name, text in row.items():
+                if name not in ("epoch", "step") and text:
+                    found.append((name, float(epoch), float(text)))
+    return [entry for entry in found if math.isfinite(entry[2])]
+
+
+def _tensorboard_rows(folder: Path) -> list[tuple[str, float, float]]:
+    """(name, epoch, value) of TensorBoardLogger, which logs the epoch as a scalar of its own."""
+    if not list(folder.glob("events.out.tfevents.*")):
+        raise SystemExit(f"{folder} has neither metrics.csv nor TensorBoard's event files")
+    reader: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    names = events.Tags()["scalars"]
+    epochs = {e.step: e.value for e in events.Scalars("epoch")} if "epoch" in names else {}
+    return [
+        (name, epochs.get(event.step, float(event.step)), event.value)
+        for name in names
+        if name != "epoch"
+        for event in events.Scalars(name)
+    ]
+
+
+if __name__ == "__main__":
+    main()
