@@ -16,7 +16,7 @@ from experiments.problems.neyman_pearson import NeymanPearson
 from experiments.problems.orthonormal import Orthonormal
 
 ROOT = Path(__file__).parent.parent
-TINY = ["++schedule.n=400", "schedule.epochs=2", "++schedule.hidden=16", "schedule.batch_size=64"]
+TINY = ["schedule.n=400", "schedule.epochs=2", "++schedule.hidden=16", "schedule.batch_size=64"]
 
 
 def run(output, experiment, *overrides):
@@ -158,8 +158,8 @@ def test_orthonormal_rows_have_no_violation():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["++schedule.n=9"], "n must be at least 10, got 9"),
-        (["++schedule.n=6000"], "n must be at most 5000, got 6000"),
+        (["schedule.n=9"], "n must be at least 10, got 9"),
+        (["schedule.n=6000"], "n must be at most 5000, got 6000"),
         (["schedule.epochs=0"], "epochs must be at least 1, got 0"),
         (["schedule.lr=0"], "lr must be positive, got 0"),
         (["task.rate=1.5"], "rate must be in (0, 1), got 1.5"),
