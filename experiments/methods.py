@@ -70,13 +70,13 @@ class PowerALM(_Single):
 
     Args:
         nu: exponent of the penalty, in (0, 1].
-        steps: multipliers move after so many steps.
         settings: of PowerALMOptimizer, beside its defaults.
+        updates: of PowerALMCallback, when the multipliers move.
     """
 
     nu: float
-    steps: int
     settings: dict[str, Any]
+    updates: dict[str, int]
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
         """Name the constraint, wrap the optimizer."""
@@ -90,7 +90,7 @@ class PowerALM(_Single):
             plain = task.loss(outputs, labels)
             return optimizer.augment(plain, strict=strict, **values) if values else plain
 
-        return Started(optimizer, loss, [PowerALMCallback(steps=self.steps)])
+        return Started(optimizer, loss, [PowerALMCallback(**self.updates)])
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Ste
     data = split(images, schedule, generator)
     candidate = next(iter(method.candidates()))
     model = Constrained(task, candidate, schedule, generator)
-    stream: Iterator[list[Tensor]] = cycle(batches(*data.train, schedule.batch_size, generator))
+    loader = batches(*data.train, schedule.batch_size, generator)
+    stream: Iterator[list[Tensor]] = cycle(loader)
     optimizer = model.started.optimizer
 
     def step() -> None:
@@ -100,7 +101,9 @@ def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Ste
         optimizer.zero_grad()
         model.started.loss(*next(stream)).backward()
         optimizer.step()
-        if isinstance(candidate, PowerALM) and optimizer.should_update(steps=candidate.steps):
+        if isinstance(candidate, PowerALM) and optimizer.should_update(
+            **candidate.updates, steps_per_epoch=len(loader)
+        ):
             optimizer.update_multipliers()
 
     return step
