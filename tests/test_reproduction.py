@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import call
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_method
 from omegaconf import OmegaConf
@@ -52,16 +53,6 @@ def tiny(experiment, output, case=None):
     if case.startswith("clustering"):
         overrides += [f"features.cache={output}/features", *TRAINING]
     return overrides
-
-
-def call(script, *overrides):
-    """The script's command line, in this process."""
-    old = sys.argv
-    sys.argv = ["script", *overrides]
-    try:
-        entry.run(script.main)
-    finally:
-        sys.argv = old
 
 
 def table(path):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import call
 from hydra import compose, initialize_config_dir
-from test_reproduction import call
 
 from experiments import entry, methods, records, train, train_report, training
 from experiments.benchmarks import training_cost
