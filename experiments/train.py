@@ -74,8 +74,8 @@ def main(cfg: DictConfig) -> None:
 def settings(cfg: DictConfig) -> dict[str, Any]:
     """The resolved config without paths, and without what does not change the numbers."""
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    for key in ("output", "progress", "data"):
-        config.pop(key)
+    for key in ("output", "progress", "data", "alm", "updates"):
+        config.pop(key)  # the last two stand in method as well, where they matter
     config["images"] = {
         "dataset": cfg.images.dataset,
         "part": "sample" if cfg.data.root is None else "complete",
