@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint demo demo-training reproduce bench clean
+.PHONY: test lint demo demo-training reproduce train bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2
@@ -44,6 +44,16 @@ reproduce: $(VENV)/dev
 	$(BIN)/python -m experiments.gather $(RUNS) --keep experiments/results/runs
 	$(BIN)/python -m experiments.gather experiments/results/runs --output experiments/results \
 		--report experiments/REPRODUCTION.md
+
+# Constrained trainings beside what one would do instead; DATA as above. Goes on where it was stopped.
+TRAININGS := experiments/results/training
+train: $(VENV)/benchmarks
+	for experiment in neyman_pearson orthonormal; do \
+		$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS) \
+			experiment=$$experiment output=$(TRAININGS) $(IMAGES) || exit 1; done
+	$(BIN)/python -m experiments.benchmarks.training_cost
+	$(BIN)/python -m experiments.train_report $(TRAININGS) --output experiments/results \
+		--report experiments/TRAINING.md
 
 bench: $(VENV)/benchmarks
 	$(BIN)/python -m experiments.benchmarks.overhead

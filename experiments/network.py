@@ -98,7 +98,7 @@ def fit(
     callbacks: list[Callback] = [EarlyStopping("val_loss", patience=training.patience), best]
     if progress:
         callbacks.append(RichProgressBar())
-    with _quiet():
+    with quiet():
         trainer = pl.Trainer(
             accelerator="cpu",
             max_epochs=training.max_epochs,
@@ -109,32 +109,35 @@ def fit(
         )
         trainer.fit(
             model,
-            _batches(images, rest, training.batch_size, generator),
-            _batches(images, held_out, 1000, None),
+            batches(images.train[rest], images.train_labels[rest], training.batch_size, generator),
+            batches(images.train[held_out], images.train_labels[held_out], 1000, None),
         )
     model.load_state_dict(torch.load(best.best_model_path, weights_only=True)["state_dict"])
     return model.eval()
 
 
-def _batches(
-    images: Images, rows: Tensor, batch_size: int, generator: torch.Generator | None
+def batches(
+    images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator | None
 ) -> DataLoader[tuple[Tensor, Tensor]]:
     """Whole batches cut from the tensors, in random order with a generator."""
-    data = TensorDataset(images.train[rows], images.train_labels[rows])
+    data = TensorDataset(images, labels)
     order = RandomSampler(data, generator=generator) if generator else SequentialSampler(data)
     sampler = BatchSampler(order, batch_size, drop_last=False)
     return DataLoader(data, sampler=sampler, batch_size=None, generator=generator)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Lightning without its advice: batches are cut from memory, and workers would slow it down."""
-    log = logging.getLogger("lightning.pytorch")
-    level = log.level
-    log.setLevel(logging.WARNING)
+    logs = [logging.getLogger(name) for name in ("lightning.pytorch", "pytorch_lightning")]
+    levels = [log.level for log in logs]
+    for log in logs:  # the package that was imported last has both speak
+        log.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not have many workers.*")
         warnings.filterwarnings("ignore", ".*exists and is not empty.*")
+        warnings.filterwarnings("ignore", ".*no `val_dataloader`.*")
         warnings.filterwarnings("ignore", ".*LeafSpec.*")
         yield
-    log.setLevel(level)
+    for log, level in zip(logs, levels, strict=True):
+        log.setLevel(level)
