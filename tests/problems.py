@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +18,23 @@ def vector(*entries: float) -> Tensor:
     return torch.tensor(entries, dtype=torch.float64)
 
 
+class Constants(NamedTuple):
+    """Bounds mu and L on the curvature of a quadratic f, and J_sq = ‖J‖² for affine constraints.
+
+    The curvature of ψ with ν = 1 is then between mu and L + β J_sq.
+    """
+
+    mu: float
+    L: float
+    J_sq: float
+
+
 @dataclass(frozen=True)
 class Known:
     """A problem, where to start, and what must come out.
 
-    y is None where the multiplier is not unique. `convex` says that every ψ is convex, `mild` that
-    first-order methods without curvature information have a chance.
+    y is None where the multiplier is not unique, constants where f is not quadratic or a
+    constraint is not affine.
     """
 
     problem: Problem
@@ -30,15 +42,19 @@ class Known:
     x: Tensor | None
     y: Tensor | None = None
     status: Status = Status.CONVERGED
-    convex: bool = True
-    mild: bool = True
+    constants: Constants | None = None
+
+
+def _constants(M: Tensor) -> Constants:
+    """Those of ½‖x − c‖² and Mx − b."""
+    return Constants(1, 1, torch.linalg.matrix_norm(M, 2).item() ** 2)
 
 
 def projection(x_1: Tensor) -> Known:
     # x + y a = 0 and aᵀx = 5 with a = (1, 2): x = 5a/‖a‖² = (1, 2), y = −5/‖a‖² = −1.
     a = vector(1, 2)
     problem = Problem(lambda x: 0.5 * (x @ x), equality=lambda x: (a @ x - 5).reshape(1))
-    return Known(problem, x_1, vector(1, 2), vector(-1))
+    return Known(problem, x_1, vector(1, 2), vector(-1), constants=Constants(1, 1, 5))
 
 
 def several_equations() -> Known:
@@ -47,7 +63,9 @@ def several_equations() -> Known:
     c, b = vector(1, -1, 2, 0.5), vector(1, 3)
     y = torch.linalg.solve(M @ M.T, M @ c - b)
     problem = Problem(lambda x: 0.5 * ((x - c) ** 2).sum(), equality=lambda x: M @ x - b)
-    return Known(problem, torch.zeros(4, dtype=torch.float64), c - M.T @ y, y)
+    return Known(
+        problem, torch.zeros(4, dtype=torch.float64), c - M.T @ y, y, constants=_constants(M)
+    )
 
 
 def more_equations_than_unknowns() -> Known:
@@ -55,26 +73,26 @@ def more_equations_than_unknowns() -> Known:
     M = torch.tensor([[1.0, 0], [0, 1], [1, 1]], dtype=torch.float64)
     b = vector(1, 2, 3)
     problem = Problem(lambda x: 0.5 * (x @ x), equality=lambda x: M @ x - b)
-    return Known(problem, vector(-1, 0.5), vector(1, 2))
+    return Known(problem, vector(-1, 0.5), vector(1, 2), constants=_constants(M))
 
 
 def circle(x_1: Tensor) -> Known:
     # 1 + 2y x_i = 0 and x_1² + x_2² = 2: x = (−1, −1), y = ½.
     problem = Problem(lambda x: x.sum(), equality=lambda x: (x @ x - 2).reshape(1))
-    return Known(problem, x_1, vector(-1, -1), vector(0.5), convex=False)
+    return Known(problem, x_1, vector(-1, -1), vector(0.5))
 
 
 def parabola() -> Known:
     # Hock and Schittkowski 6: the free minimiser x_1 = 1 is feasible with x_2 = 1, so y = 0.
     problem = Problem(lambda x: (1 - x[0]) ** 2, equality=lambda x: 10 * (x[1:] - x[:1] ** 2))
-    return Known(problem, vector(-1.2, 1), vector(1, 1), vector(0), convex=False, mild=False)
+    return Known(problem, vector(-1.2, 1), vector(1, 1), vector(0))
 
 
 def active_inequality() -> Known:
     # Projection of (2, 1) onto x_1 + x_2 ≤ 2: (1.5, 0.5); 2(x_1 − 2) + y = 0 gives y = 1.
     c = vector(2, 1)
     problem = Problem(lambda x: ((x - c) ** 2).sum(), inequality=lambda x: (x.sum() - 2).reshape(1))
-    return Known(problem, vector(0, 0), vector(1.5, 0.5), vector(1))
+    return Known(problem, vector(0, 0), vector(1.5, 0.5), vector(1), constants=Constants(2, 2, 2))
 
 
 def inactive_inequality() -> Known:
@@ -82,7 +100,7 @@ def inactive_inequality() -> Known:
     problem = Problem(
         lambda x: ((x - 0.5) ** 2).sum(), inequality=lambda x: (x.sum() - 2).reshape(1)
     )
-    return Known(problem, vector(3, 4), vector(0.5, 0.5), vector(0))
+    return Known(problem, vector(3, 4), vector(0.5, 0.5), vector(0), constants=Constants(2, 2, 2))
 
 
 def both_kinds() -> Known:
@@ -109,7 +127,13 @@ def simplex_in_a_box() -> Known:
         equality=lambda x: (x.sum() - 1).reshape(1),
         g=prox.Box(0.0, 1.0),
     )
-    return Known(problem, vector(0.3, 0.3, 0.3), vector(0.6, 0.4, 0), vector(0.2))
+    return Known(
+        problem,
+        vector(0.3, 0.3, 0.3),
+        vector(0.6, 0.4, 0),
+        vector(0.2),
+        constants=Constants(1, 1, 3),
+    )
 
 
 def sparse() -> Known:
@@ -121,13 +145,15 @@ def sparse() -> Known:
         equality=lambda x: (x[0] - x[1]).reshape(1),
         g=prox.L1(1.0),
     )
-    return Known(problem, vector(0, 2, 1), vector(1, 1, 0), vector(1))
+    return Known(problem, vector(0, 2, 1), vector(1, 1, 0), vector(1), constants=Constants(1, 1, 2))
 
 
 def linear_on_a_ball() -> Known:
     # cᵀx with c = (1, 1, 0) over x_1 = 0, ‖x‖ ≤ 1: x = (0, −1, 0); the first row is 1 + y = 0.
     problem = Problem(lambda x: x[0] + x[1], equality=lambda x: x[:1], g=prox.Ball(1.0))
-    return Known(problem, vector(0.5, 0.5, 0.5), vector(0, -1, 0), vector(-1))
+    return Known(
+        problem, vector(0.5, 0.5, 0.5), vector(0, -1, 0), vector(-1), constants=Constants(0, 0, 1)
+    )
 
 
 def without_a_slope_at_the_start() -> Known:
@@ -135,7 +161,7 @@ def without_a_slope_at_the_start() -> Known:
     problem = Problem(
         lambda x: 0.5 * x[0] ** 2 + x[1] ** 2, equality=lambda x: (x @ x - 1).reshape(1)
     )
-    return Known(problem, vector(0, 0), None, vector(-0.5), convex=False)
+    return Known(problem, vector(0, 0), None, vector(-0.5))
 
 
 def badly_scaled_objective() -> Known:
@@ -145,14 +171,18 @@ def badly_scaled_objective() -> Known:
         lambda x: 0.5 * (1e6 * x[0] ** 2 + x[1] ** 2),
         equality=lambda x: (x.sum() - 1).reshape(1),
     )
-    return Known(problem, vector(1, 1), vector(t / 1e6, t), vector(-t), mild=False)
+    return Known(
+        problem, vector(1, 1), vector(t / 1e6, t), vector(-t), constants=Constants(1, 1e6, 2)
+    )
 
 
 def badly_scaled_constraint() -> Known:
     # The projection above with 10⁶(aᵀx − 5): the multiplier falls by this factor.
     a = vector(1e6, 2e6)
     problem = Problem(lambda x: 0.5 * (x @ x), equality=lambda x: (a @ x - 5e6).reshape(1))
-    return Known(problem, vector(0, 0), vector(1, 2), vector(-1e-6))
+    return Known(
+        problem, vector(0, 0), vector(1, 2), vector(-1e-6), constants=Constants(1, 1, 5e12)
+    )
 
 
 def contradiction() -> Known:
@@ -164,7 +194,7 @@ def contradiction() -> Known:
 def no_real_root() -> Known:
     # x² + 1 is smallest at x = 0.
     problem = Problem(lambda x: ((x - 2) ** 2).sum(), equality=lambda x: x**2 + 1)
-    return Known(problem, vector(3), vector(0), status=Status.INFEASIBLE, convex=False)
+    return Known(problem, vector(3), vector(0), status=Status.INFEASIBLE)
 
 
 def out_of_the_box() -> Known:

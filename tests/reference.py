@@ -11,8 +11,8 @@ from torch import Tensor
 
 def upfag(psi, grad, total, prox, x, *, gamma_1, gamma_2, gamma_3, delta, step_1, iterations):
     """Algorithm 3 of the paper with Barzilai-Borwein trials; returns the pairs (x^ag, x̄^ag)."""
-    x_ag, x_ag_old, Lambda, points = x, None, 0.0, []
-    lambda_hat = beta_hat = beta = step_1
+    x_ag, Lambda, points = x, 0.0, []
+    lambda_hat = beta_hat = step_1
     for k in range(1, iterations + 1):
         tau = 0
         while True:
@@ -28,9 +28,6 @@ def upfag(psi, grad, total, prox, x, *, gamma_1, gamma_2, gamma_3, delta, step_1
             if psi(tilde) <= right:
                 break
             tau += 1
-        if x_ag_old is not None:
-            s, y = x_ag - x_ag_old, grad(x_ag) - grad(x_ag_old)
-            beta_hat = torch.sum(s * s) / torch.sum(s * y) if torch.sum(s * y) > 0 else beta
         tau = 0
         while True:
             beta = beta_hat * gamma_2**tau
@@ -39,10 +36,13 @@ def upfag(psi, grad, total, prox, x, *, gamma_1, gamma_2, gamma_3, delta, step_1
             if total(bar) <= right:
                 break
             tau += 1
+        x_ag_old, x_ag = x_ag, min((x_ag, bar, tilde), key=total)
         s, y = tilde - x_md, grad(tilde) - grad(x_md)
-        lambda_hat = torch.sum(s * s) / torch.sum(s * y) if torch.sum(s * y) > 0 else eta
-        x, Lambda, x_ag_old = x_new, Lambda + lam, x_ag
-        x_ag = min((x_ag, bar, tilde), key=total)
+        lambda_hat = torch.sum(s * s) / torch.sum(s * y) if torch.sum(s * y) > 0 else eta / gamma_1
+        end = bar if x_ag is x_ag_old else x_ag
+        s, y = end - x_ag_old, grad(end) - grad(x_ag_old)
+        beta_hat = torch.sum(s * s) / torch.sum(s * y) if torch.sum(s * y) > 0 else beta / gamma_2
+        x, Lambda = x_new, Lambda + lam
         points.append((x_ag, bar))
     return points
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -16,23 +19,50 @@ from torch_powalm.problem import Problem
 from torch_powalm.result import Solution, Status
 
 EPS = 1e-6
+# solver and the gradients it may take on any problem it claims
 SOLVERS = {
-    "PANOC": solvers.PANOC(),
-    "Spectral": solvers.Spectral(),
-    "UPFAG": solvers.UPFAG(),
-    "ProximalPoint": solvers.ProximalPoint(),
-    "AcceleratedGradient": solvers.AcceleratedGradient(),
-    "AdaptiveGradient": solvers.AdaptiveGradient(),
-    "Adam": solvers.FromTorch(torch.optim.Adam, lr=1e-2),
+    "PANOC": (solvers.PANOC(), 400),
+    "Spectral": (solvers.Spectral(), 300),
+    "UPFAG": (solvers.UPFAG(), 700),
+    "AcceleratedGradient": (solvers.AcceleratedGradient(), 1_300),
+    "AdaptiveGradient": (solvers.AdaptiveGradient(), 3_500),
+    "ProximalPoint": (solvers.ProximalPoint(), 6_500),
+    "Adam": (solvers.FromTorch(torch.optim.Adam, lr=1e-2), 7_000),
 }
+# the same for solvers that have to know the curvature of ψ, between c.mu and c.L + β c.J_sq
+INFORMED = {
+    "FastGradient": (
+        lambda c, beta: solvers.FastGradient(rho=c.mu, holder=c.L + beta * c.J_sq),
+        700,
+    ),
+    "ProximalPoint over FastGradient": (
+        lambda c, beta: solvers.ProximalPoint(
+            rho=1.0,
+            inner=solvers.FastGradient(rho=c.mu + 2, holder=c.L + beta * c.J_sq + 2),
+        ),
+        1_400,
+    ),
+    "AcceleratedGradient, fixed step": (
+        lambda c, beta: solvers.AcceleratedGradient(step=1 / (c.L + beta * c.J_sq)),
+        700,
+    ),
+    "SGD": (
+        lambda c, beta: solvers.FromTorch(torch.optim.SGD, lr=1 / (c.L + beta * c.J_sq)),
+        900,
+    ),
+}
+LOOSE = {"Adam": 1e-4, "SGD": 1e-4}  # without acceleration or memory of its own
+# Hölder-smooth ψ is claimed by these; the valley of the parabola is where ‖A‖ has its kink
+BELOW_ONE = {"PANOC": 300, "Spectral": 13_000, "UPFAG": 8_000, "ProximalPoint": 11_000}
 
 
 def claims(solver: str, known: Known) -> bool:
+    """Whether the docstring of a solver covers a problem, for ν = 1."""
     if solver == "Adam":
-        return known is PROBLEMS["simplex in a box"] or known is PROBLEMS["affine equality"]
-    if solver in ("AcceleratedGradient", "AdaptiveGradient"):
-        return known.convex and known.mild
-    return known.mild or solver == "PANOC"
+        return isinstance(known.problem.g, prox.Zero | prox.Box)
+    if solver == "FastGradient":
+        return known.constants is not None and known.constants.mu > 0
+    return solver in SOLVERS or known.constants is not None
 
 
 def assert_kkt(problem: Problem, solution: Solution, eps: float) -> None:
@@ -49,35 +79,51 @@ def assert_kkt(problem: Problem, solution: Solution, eps: float) -> None:
     assert problem.g.distance(solution.x, grad) <= eps
 
 
+def assert_known(known: Known, solution: Solution, eps: float) -> None:
+    """x* and y* to 10 eps: none of the problems amplifies its residuals by more."""
+    for got, expected in (solution.x, known.x), (solution.y, known.y):
+        assert expected is None or (got - expected).abs().max() <= 10 * eps
+
+
 @pytest.mark.parametrize(
     ("solver", "name"),
-    [(solver, name) for solver in SOLVERS for name in PROBLEMS if claims(solver, PROBLEMS[name])],
+    [
+        (solver, name)
+        for solver in SOLVERS | INFORMED
+        for name, known in PROBLEMS.items()
+        if claims(solver, known)
+    ],
 )
 def test_every_solver_finds_the_known_solution(solver: str, name: str) -> None:
-    known = PROBLEMS[name]
+    known, eps = PROBLEMS[name], LOOSE.get(solver, EPS)
     start = known.x_1.clone()
-    eps = EPS if solver != "Adam" else 1e-4
-    solution = power_alm(known.problem, known.x_1, solver=SOLVERS[solver], eps_phi=eps, eps_A=eps)
+    method, gradients = (SOLVERS | INFORMED)[solver]
+    if solver in INFORMED:
+        method = partial(method, known.constants)
+    solution = power_alm(known.problem, known.x_1, solver=method, eps_phi=eps, eps_A=eps)
     assert solution.status is Status.CONVERGED
     assert_kkt(known.problem, solution, eps)
-    scale = 1e3 * eps
-    if known.x is not None:
-        assert torch.allclose(solution.x, known.x, rtol=0, atol=scale)
-    if known.y is not None:
-        assert torch.allclose(solution.y, known.y, rtol=0, atol=scale)
+    assert_known(known, solution, eps)
     assert torch.equal(known.x_1, start)
     assert len(solution.records) <= 40
-    assert solution.gradient_calls <= (60_000 if solver == "Adam" else 20_000)
+    assert solution.gradient_calls <= gradients
 
 
-@pytest.mark.parametrize("nu", [0.5, 0.8])
-@pytest.mark.parametrize("name", [name for name, known in PROBLEMS.items() if known.mild])
-def test_powers_below_one_find_the_known_solution(name: str, nu: float) -> None:
-    known = PROBLEMS[name]
-    solution = power_alm(known.problem, known.x_1, nu=nu, eps_phi=1e-5, eps_A=1e-5)
+@pytest.mark.parametrize(
+    ("solver", "name", "nu"),
+    [
+        # thousands of gradients, where PANOC takes a hundred
+        pytest.param(*row, marks=[pytest.mark.slow] if row[1:] == ("parabola", 0.5) else [])
+        for row in product(BELOW_ONE, PROBLEMS, (0.5, 0.8))
+    ],
+)
+def test_powers_below_one_find_the_known_solution(solver: str, name: str, nu: float) -> None:
+    known, (method, _), eps = PROBLEMS[name], SOLVERS[solver], 1e-5
+    solution = power_alm(known.problem, known.x_1, nu=nu, solver=method, eps_phi=eps, eps_A=eps)
     assert solution.status is Status.CONVERGED
-    if known.x is not None:
-        assert torch.allclose(solution.x, known.x, rtol=0, atol=1e3 * 1e-5)
+    assert_kkt(known.problem, solution, eps)
+    assert_known(known, solution, eps)
+    assert solution.gradient_calls <= BELOW_ONE[solver]
 
 
 @pytest.mark.parametrize("name", HOPELESS)
@@ -174,32 +220,49 @@ def test_sequences_of_algorithm_1_equal_a_hand_computation() -> None:
         assert record.dual_residual <= 1e-3 / record.beta
 
 
+# The theorem on the outer complexity asks nothing of σ_1: it enters through the bound on y alone,
+#     ‖y_k‖ ≤ y_max = σ_1‖A(x_1)‖^ν Σ_i log²2/((i+1) log²(i+2)).
+# Here g = 0, y_1 = 0, A(x) = Mx − b, so that ‖J_Aᵀ A‖ ≥ R‖A‖ with R the smallest singular value of
+# M, and J_max is the largest. From ‖∇f + Mᵀy + β‖A‖^(ν−1)MᵀA‖ ≤ λ/β, which is all it needs to know
+# of the inner solver, follows
+#     Rβ‖A(x_k)‖^ν ≤ Q = ∇f_max + J_max y_max + λ/β_1,
+#     ‖A(x_k)‖ ≤ (Q/(Rβ_1))^(1/ν) ω^(−(k−1)/ν)
+# with ∇f_max over the iterates. For σ_1 = 0 the violation comes within a factor of 0.7 of it.
+@pytest.mark.parametrize("sigma_1", [0.0, 10.0])
 @pytest.mark.parametrize("nu", [0.4, 0.6, 0.8, 1.0])
-def test_violation_falls_like_the_theory_says(nu: float) -> None:
-    # β‖A‖^ν ≤ C for multipliers and gradients that stay bounded: ‖A(x_k)‖ ≤ c ω^(−k/ν).
+def test_violation_falls_like_the_theory_says(nu: float, sigma_1: float) -> None:
     Q, q, M, b, x_1 = random_qp()
+    beta_1, omega, lam, seen = 1.0, 1.5, 1e-3, []
     problem = Problem(lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: M @ x - b)
     solution = power_alm(
         problem,
         x_1,
         nu=nu,
-        beta_1=1.0,
-        omega=1.5,
-        lam=1e-3,
+        beta_1=beta_1,
+        omega=omega,
+        lam=lam,
         sigma="paper",
-        sigma_1=0.5,
-        eps_phi=1e-10,
-        eps_A=1e-7,
+        sigma_1=sigma_1,
+        eps_phi=1e-3,
+        eps_A=1e-9,
         max_outer=25,
+        callback=lambda record, x: seen.append(x),
     )
-    first, *rest = solution.records
-    assert len(rest) >= 5
-    for record in rest:
-        bound = first.primal_residual * (record.beta / first.beta) ** (-1 / nu)
-        assert record.primal_residual <= 3 * bound
-    # ‖y_k‖ ≤ σ_1‖A(x_1)‖^ν (1 + Σ log²2/((k+1) log²(k+2))), and the sum is below 3.
-    start = torch.linalg.vector_norm(M @ x_1 - b).item() ** nu
-    assert all(record.y_norm <= 0.5 * start * 4 for record in solution.records)
+    assert all(record.inner_status is Status.CONVERGED for record in solution.records)
+    terms = [math.log(2) ** 2 / ((k + 1) * math.log(k + 2) ** 2) for k in range(1, 1 + len(seen))]
+    y_max = sigma_1 * torch.linalg.vector_norm(M @ x_1 - b).item() ** nu * sum(terms)
+    assert all(record.y_norm <= (1 + 1e-12) * y_max for record in solution.records)
+
+    J_max, *_, R = torch.linalg.svdvals(M).tolist()
+    grad_f_max = max(torch.linalg.vector_norm(Q @ x + q).item() for x in seen)
+    first = ((grad_f_max + J_max * y_max + lam / beta_1) / (R * beta_1)) ** (1 / nu)
+    ratios = [
+        record.primal_residual / (first * omega ** (-(k - 1) / nu))
+        for k, record in enumerate(solution.records, start=1)
+    ]
+    assert len(ratios) >= 5
+    assert max(ratios) <= 1
+    assert sigma_1 > 0 or max(ratios) >= 0.7
 
 
 def test_multipliers_stay_bounded_where_the_constraints_contradict_each_other() -> None:

@@ -162,6 +162,44 @@ def test_ctrl_c_returns_the_best_point_so_far() -> None:
     assert solution.residuals.primal == min(r.primal_residual for r in solution.records)
 
 
+def test_ctrl_c_in_the_first_subproblem_keeps_what_the_inner_solver_has_reached() -> None:
+    calls = 0
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 30:
+            raise KeyboardInterrupt
+        return 0.25 * (x**4).sum()
+
+    problem = Problem(f, equality=lambda x: x[:1] - 1)
+    x_1 = vector(30, -10)
+    solver = solvers.AcceleratedGradient(step=1e-4)
+    solution = power_alm(problem, x_1, beta_1=1.0, lam=1e-8, solver=solver)
+    assert solution.status is Status.INTERRUPTED
+    assert [record.inner_status for record in solution.records] == [Status.INTERRUPTED]
+    start = problem.residuals(x_1, solution.y)
+    assert solution.residuals.stationarity < 0.9 * start.stationarity
+
+
+@pytest.mark.parametrize("last", range(30, 150, 8))
+def test_ctrl_c_ends_the_run_wherever_it_comes(last: int) -> None:
+    calls = 0
+
+    def sphere(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == last:
+            raise KeyboardInterrupt
+        return (x @ x - 1).reshape(1)
+
+    # Soon feasible and never stationary enough: most calls are those of least squares.
+    problem = Problem(lambda x: x @ (vector(1, 2, 3) * x), equality=sphere)
+    solution = power_alm(problem, vector(3, 1, 1), eps_phi=1e-15, eps_A=1e-1)
+    assert solution.status is Status.INTERRUPTED
+    assert calls <= last + 60  # what the certificate of the point found takes
+
+
 def test_a_callback_sees_every_record_and_can_end_the_run() -> None:
     seen: list[OuterRecord] = []
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import defaults, demo
+from experiments import defaults, demo_training
 from experiments.benchmarks import distributed, overhead, soak
 from experiments.problems.deterministic import clustering, gevp, qp
 from experiments.problems.trainings import PROBLEMS
 from torch_powalm import power_alm
 
 
-def test_the_demo_prints_a_table_and_draws_a_figure(tmp_path, monkeypatch, capsys):
+def test_the_training_demo_prints_a_table_and_draws_a_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["demo", "--epochs", "2", "--output", str(tmp_path)])
-    demo.main()
+    demo_training.main()
     printed = capsys.readouterr().out
-    assert all(name in printed for name in demo.METHODS)
+    assert all(name in printed for name in demo_training.METHODS)
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 

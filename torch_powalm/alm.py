@@ -24,6 +24,8 @@ _SHRINK = 0.3  # each further one, over the last
 _OMEGA = 3.0  # growth of β where the violation has not fallen to
 _SUFFICIENT = 0.25  # of the last one
 _ENOUGH = 0.5  # of eps_A: a violation that needs no better multipliers
+_TARGET = 0.3  # of eps_A: the violation that a subproblem to be solved further should leave
+_FALL = 0.1  # smallest factor of β on this way
 _RESCUE = 100.0  # growth of β after a subproblem without a minimiser
 
 
@@ -130,7 +132,7 @@ def power_alm(
                 x,
                 tol=tolerance.value,
                 max_iter=max_inner,
-                stop=_any(psi.starves, psi.falls_forever, budget.used_up),
+                stop=_either(psi.has_failed, budget.used_up),
             )
             if psi.starves():
                 inner = replace(inner, status=Status.STALLED)
@@ -141,16 +143,14 @@ def power_alm(
                 status = outlook.see_divergence(point)
             else:
                 x, at = inner.x, at_inner
-                # Feasible but not yet stationary: the subproblem is solved further instead. Another
-                # y would draw ‖A‖ to 0, where for ν < 1 the curvature of ψ has no bound.
-                enough = lam is None and point.residuals.primal <= _ENOUGH * eps_A
-                solved = inner.status is Status.CONVERGED and tolerance.value > tolerance.floor
-                step = dual.update(at.r, hold=1.0 if enough and solved else None)
+                step = dual.update(at.r, hold=_hold(point, inner, tolerance, nu, eps_A))
                 status = outlook.see(point, step, dual.beta, inner.status)
             tolerance.follow(dual)
             records.append(_record(step, point, inner, budget))
             bar.show(records[-1])
             if callback is not None and callback(records[-1], x) is True:
+                status = status or Status.INTERRUPTED
+            if inner.status is Status.INTERRUPTED:
                 status = status or Status.INTERRUPTED
             if status is None and (restored := outlook.way_out(point)) is not None:
                 x, at = restored.x, problem.oracle.at(restored.x)
@@ -178,6 +178,23 @@ def power_alm(
         seconds=budget.seconds,
         state={"x": x, "tol": tolerance.value, **dual.state_dict()},
     )
+
+
+def _hold(
+    point: Certified, inner: InnerResult, tolerance: _Tolerance, nu: float, eps_A: float
+) -> float | None:
+    """Factor of β where y stays: the point is feasible, and its subproblem can be solved further.
+
+    Another y would draw ‖A‖ to 0, where for ν < 1 the curvature of ψ has no bound. Since β‖A‖^ν is
+    the distance of y from its limit, the factor is the one that lets ‖A‖ grow to _TARGET eps_A:
+    ψ becomes less stiff. For ν = 1 the curvature is β itself, and β stays.
+    """
+    violation = point.residuals.primal / eps_A
+    if tolerance.lam is not None or violation > _ENOUGH:
+        return None
+    if inner.status is not Status.CONVERGED or tolerance.value <= tolerance.floor:
+        return None
+    return 1.0 if nu == 1 else min(1.0, max(_FALL, (violation / _TARGET) ** nu))
 
 
 class _Tolerance:
@@ -217,8 +234,8 @@ def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budg
     )
 
 
-def _any(*signs: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: any(sign() for sign in signs)
+def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: one() or other()
 
 
 def _at_penalty(solver: Solver | Callable[[float], Solver] | None, beta: float) -> Solver:

@@ -32,7 +32,7 @@ def certify(
         y = dual.y
     residuals = problem.measure(at, y)
     if residuals.primal <= eps_A and residuals.dual > eps_phi:
-        y_other = least_squares_multipliers(problem, at.x, y, eps_phi)
+        y_other = least_squares_multipliers(problem, at.x, y, residuals.dual, eps_phi)
         other = problem.residuals(at.x, y_other)
         if other.dual < residuals.dual:
             y, residuals, multiplier = y_other, other, "least squares"

@@ -146,8 +146,8 @@ class DualState:
 
         Args:
             r: (A(x), B(x)), finite.
-            hold: leave y and grow β by this factor: the subproblem had no minimiser (a large
-                factor), or needs to be solved further (1).
+            hold: leave y and multiply β by this factor, > 0: the subproblem had no minimiser (a
+                large factor), or needs to be solved further (at most 1).
         """
         if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_powalm.functional import norm
 from torch_powalm.problem import Problem
 from torch_powalm.prox import Proximable
+from torch_powalm.result import Status
 from torch_powalm.solvers import PANOC, run
 
 _LARGE = 1e8  # the factor by which a gradient outweighs all of g but its domain
@@ -67,6 +68,8 @@ def restore(
         max_iter=max_iter,
         stop=lambda: half_square.lowest <= 0.5 * eps_A**2,
     )
+    if result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
     if math.sqrt(2 * half_square.value(result.x)) <= eps_A:
         return Restored(result.x, feasible=True)
     return Restored(result.x, feasible=False) if is_stuck(problem, result.x, length) else None

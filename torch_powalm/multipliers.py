@@ -9,19 +9,25 @@ from torch import Tensor
 
 from torch_powalm.problem import Problem
 from torch_powalm.prox import Box
+from torch_powalm.result import Status
 from torch_powalm.solvers import PANOC, run
 
-_ITERATIONS = 50  # a second opinion may not cost more than the search for the point
+_ITERATIONS = 50  # a second opinion may not cost more than the search for the point,
+_FEW = 10  # and less where the first one
+_FAR = 100.0  # is so many times larger than what is asked for
 
 
 @torch.no_grad()
-def least_squares_multipliers(problem: Problem, x: Tensor, y: Tensor, tol: float) -> Tensor:
+def least_squares_multipliers(
+    problem: Problem, x: Tensor, y: Tensor, dual_residual: float, tol: float
+) -> Tensor:
     """Lower dist(−∇f(x) − Jᵀy, ∂g(x)) over y from a first guess, y ≥ 0 for inequalities.
 
     Args:
         problem: the problem.
         x: the point, in dom g.
         y: the guess; inequalities with y_i = 0 keep it.
+        dual_residual: the distance with this guess.
         tol: a distance that is small enough.
     """
     at = problem.oracle.at(x)
@@ -32,9 +38,13 @@ def least_squares_multipliers(problem: Problem, x: Tensor, y: Tensor, tol: float
         upper[inequality & (y <= 0)] = 0.0
     distance = _Distance(problem, x, at.gradient(torch.zeros_like(y)))
     J_scale = distance.slope(y)
-    return run(
-        PANOC(), distance, Box(lower, upper), y, tol=1e-2 * tol * J_scale, max_iter=_ITERATIONS
-    ).x
+    iterations = _ITERATIONS if dual_residual <= _FAR * tol else _FEW
+    result = run(
+        PANOC(), distance, Box(lower, upper), y, tol=1e-2 * tol * J_scale, max_iter=iterations
+    )
+    if result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    return result.x
 
 
 class _Distance:

@@ -115,13 +115,12 @@ class Point:
         # Scalars, since seeds of their own would have torch import its symbolic shapes: seconds.
         scalars: list[Tensor] = []
         outputs = iter(self._graph or [])
-        grad, start = self._grad_f, 0
+        grad, blocks = self._grad_f, self._oracle.blocks
         if self._objective and self._oracle.f is not None:
             self._oracle.calls.gradient += 1
             scalars.append(next(outputs))
-        for (_, by_hand), size in zip(self._oracle.blocks, self.sizes, strict=True):
-            part = w if size == len(w) else w[start : start + size]
-            start += size
+        parts = (w,) if len(blocks) == 1 else torch.split(w, self.sizes)
+        for (_, by_hand), part in zip(blocks, parts, strict=True):
             if by_hand is None:
                 with torch.enable_grad():
                     scalars.append(torch.dot(next(outputs), part))
@@ -161,7 +160,7 @@ class Point:
                 graph.append(r)
                 values.append(r.detach())
         self._graph = graph
-        self.sizes = [len(r) for r in values]
+        self.sizes = [r.shape[0] for r in values]
         self.r = values[0] if len(values) == 1 else torch.cat(values)
 
 

@@ -136,9 +136,10 @@ class Outlook:
 
         A point where the violation has no slope holds it for ever, since ∇ψ sees the constraints
         through this slope. Otherwise a search is made after some iterations without a smaller
-        violation, and ever more patiently; it counts only if it ends at such a point.
+        violation, and ever more patiently; it counts only if it ends at such a point. Nothing is
+        done as long as the violation falls.
         """
-        if point.residuals.primal <= self.eps_A:
+        if point.residuals.primal <= self.eps_A or self.waiting == 0:
             return None
         stuck = is_stuck(self.problem, point.x, self.length)
         if not stuck:

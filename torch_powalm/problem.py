@@ -112,7 +112,7 @@ class Subproblem:
 
     def __init__(self, problem: Problem, dual: DualState, at: Point | None = None) -> None:
         self.oracle, self.dual = problem.oracle, dual
-        self._first = math.nan  # the first value of f
+        self._bottom = math.nan  # a value of ψ below which it has no minimiser
         self._lowest = math.inf  # the smallest value of ψ, but for falls too small to count
         self._idle = 0  # evaluations since
         self._at: Point | None = None
@@ -138,9 +138,13 @@ class Subproblem:
                 self._grad = self._at.gradient(self._w)
         return value, self._grad
 
+    def has_failed(self) -> bool:
+        """Whether it is of no use to go on."""
+        return self._idle >= _STARVED or self._lowest < self._bottom
+
     def falls_forever(self) -> bool:
         """Whether a value was seen that only a ψ without a minimiser can have."""
-        return self._lowest < -_UNBOUNDED * max(1.0, abs(self._first))
+        return self._lowest < self._bottom
 
     def starves(self) -> bool:
         """Whether many evaluations have not made ψ smaller."""
@@ -151,8 +155,8 @@ class Subproblem:
         self._at = at
         self._value, self._w = (math.inf, None) if terms is None else (at.f + terms[0], terms[1])
         self._grad = None
-        if math.isnan(self._first):
-            self._first = at.f
+        if math.isnan(self._bottom):
+            self._bottom = -_UNBOUNDED * max(1.0, abs(at.f))
         self._idle += 1
         if self._value < self._lowest - _FALL * (1.0 + abs(self._value)):
             self._lowest, self._idle = self._value, 0

@@ -50,7 +50,6 @@ class Zero:
         """0."""
         return 0.0
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """A copy of v."""
         return v.clone()
@@ -70,7 +69,6 @@ class NonNegative:
         """0 if x ≥ 0, else inf."""
         return _indicator(x.amin().item() >= 0)
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """max(v, 0)."""
         return v.clamp(min=0.0)
@@ -117,7 +115,6 @@ class Box:
             return 0.0
         return _indicator(((x - inside).abs() <= _rounding(x, 1) * x.abs()).all().item())
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """min(max(v, lower), upper)."""
         return torch.clamp(v, _like(self.lower, v), _like(self.upper, v))
@@ -152,7 +149,6 @@ class Ball:
         """0 if ‖x − center‖ ≤ radius, else inf."""
         return _indicator(_norm(x - _like(self.center, x)) <= self.radius + self._slack(x))
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Scaled offset: center + (v − center) min(1, radius/‖v − center‖)."""
         center = _like(self.center, v)
@@ -192,7 +188,6 @@ class NonNegativeBall:
         """0 if x ≥ 0 and ‖x‖ ≤ radius, else inf."""
         return _indicator(x.amin().item() >= 0 and _norm(x) <= self.radius + self._slack(x))
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Projection onto the cone, then onto the ball (Bauschke, Bui, Wang 2018)."""
         x = v.clamp(min=0.0)
@@ -240,7 +235,6 @@ class Simplex:
         summed = ((rows.sum(-1) - self.total).abs() <= slack).all()
         return _indicator((summed & (x >= 0).all()).item())
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """max(v − τ, 0) with Σ max(v − τ, 0) = total (Held, Wolfe, Crowder 1974).
 
@@ -301,7 +295,6 @@ class L1:
         """The sum weight Σ |x_i|."""
         return self.weight * float(x.abs().sum().item())
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Soft threshold: v less its projection onto |v_i| ≤ weight · step."""
         return _shrink(v, self.weight * step)
@@ -333,7 +326,6 @@ class L2Group:
         """The sum weight Σ ‖x_j‖."""
         return self.weight * float(_norms(x, self.dim).sum().item())
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """v_j max(0, 1 − weight · step/‖v_j‖)."""
         return v * (1.0 - self.weight * step / _norms(v, self.dim)).clamp_(min=0.0)
@@ -368,7 +360,6 @@ class NuclearNorm:
             return math.nan
         return self.weight * float(torch.linalg.svdvals(x).sum().item())
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """U max(Σ − weight · step, 0) Vᵀ (Cai, Candès, Shen 2010, Theorem 2.1)."""
         _check_matrix("v", v)
@@ -407,7 +398,6 @@ class SecondOrderCone:
         head, norm = x[..., :1], _norms(x[..., 1:], -1)
         return _indicator((norm <= head * (1.0 + _rounding(x, x.shape[-1]))).all().item())
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """For v = (v_0, u): v in the cone, 0 in its polar, else (v_0 + ‖u‖)/2 · (1, u/‖u‖)."""
         head, norm = v[..., :1], _norms(v[..., 1:], -1)
@@ -478,7 +468,6 @@ class Affine:
         slack = _rounding(x, x.numel()) * (1.0 + _norm(x))
         return _indicator(_norm(self._error(x.reshape(-1))) <= slack)
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Projection v − basis (basisᵀv − offset)."""
         x, basis = v.reshape(-1), self._basis.to(v)
@@ -545,7 +534,6 @@ class Separable:
         self._check_rows(x)
         return math.fsum(g.value(x[rows]) for rows, g in self.parts)
 
-    @torch.no_grad()
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Each term's prox on its rows."""
         self._check_rows(v)

@@ -52,14 +52,18 @@ class Sphere:
 
 @dataclass(frozen=True)
 class Spread:
-    """⟨X, DX⟩, one product with D for value and gradient."""
+    """⟨X, DX⟩, one product for value and gradient.
 
-    D: Tensor
+    Args:
+        doubled: 2D, symmetric.
+    """
 
-    def value_and_grad(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    doubled: Tensor
+
+    def value_and_grad(self, X: Tensor) -> tuple[float, Tensor]:
         """Value and 2DX."""
-        DX = self.D @ X
-        return torch.dot(X.reshape(-1), DX.reshape(-1)), DX.mul_(2)
+        grad = self.doubled @ X
+        return 0.5 * torch.dot(X.reshape(-1), grad.reshape(-1)).item(), grad
 
 
 class RowSums:
@@ -71,20 +75,30 @@ class RowSums:
 
     def vjp(self, X: Tensor, w: Tensor) -> Tensor:
         """w(Xᵀ1)ᵀ + 1(Xᵀw)ᵀ."""
-        return torch.outer(w, X.sum(0)).add_(X.T @ w)
+        return torch.addr(X.T @ w, w, X.sum(0))
 
 
-def gevp(seed: int, n: int = 500) -> tuple[Problem, Tensor]:
-    """Minimise ½xᵀCx s.t. ‖x‖ = 1, entries of C normal with deviation 0.1, symmetrised."""
+def gevp_matrix(seed: int, n: int) -> tuple[Tensor, torch.Generator]:
+    """C of a GEVP, normal with deviation 0.1 and symmetrised, and the generator after it."""
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n!r}")
     generator = torch.Generator().manual_seed(seed)
     C = 0.1 * torch.randn(n, n, dtype=torch.float64, generator=generator)
-    f = Quadratic((C + C.T) / 2, torch.zeros(n, dtype=torch.float64))
+    return (C + C.T) / 2, generator
+
+
+def gevp(seed: int, n: int = 500, factor: float = 0.5) -> tuple[Problem, Tensor]:
+    """Minimise factor · xᵀCx s.t. ‖x‖ = 1."""
+    C, generator = gevp_matrix(seed, n)
+    f = Quadratic(2 * factor * C, torch.zeros(n, dtype=torch.float64))
     x_1 = torch.rand(n, dtype=torch.float64, generator=generator)
     return Problem(f, equality=Sphere()), x_1
 
 
 def qp(seed: int, n: int = 100, m: int = 20) -> tuple[Problem, Tensor]:
     """Nonconvex QP of the paper's section 4: Cx = b, x in [−5, 5]."""
+    if not 1 <= m <= n:
+        raise ValueError(f"m must be in [1, n = {n}], got {m!r}")
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -97,11 +111,28 @@ def qp(seed: int, n: int = 100, m: int = 20) -> tuple[Problem, Tensor]:
     return Problem(Quadratic(Q, q), equality=Linear(C, b), g=prox.Box(-5.0, 5.0)), x_1
 
 
-def clustering(features: Tensor, seed: int = 0, r: int = 20, s: int = 10) -> tuple[Problem, Tensor]:
-    """Clustering (Burer and Monteiro) of the rows of `features` by their distances."""
+def clustering(
+    features: Tensor, seed: int = 0, r: int = 20, s: int = 10, scale: float = 1e-3
+) -> tuple[Problem, Tensor]:
+    """Clustering (Burer and Monteiro) of the rows of `features` by their distances.
+
+    Args:
+        features: one row for each of the n points.
+        seed: of the start.
+        r: columns of X, in [s, n]: s clusters need as many columns to be told apart.
+        s: clusters, in [1, n].
+        scale: entries of the start are uniform in [0, scale], > 0.
+    """
+    n = len(features)
+    if not 1 <= s <= n:
+        raise ValueError(f"s must be in [1, n = {n}], got {s!r}")
+    if not s <= r <= n:
+        raise ValueError(f"r must be in [s = {s}, n = {n}], got {r!r}")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale must be positive and finite, got {scale!r}")
     generator = torch.Generator().manual_seed(seed)
     features = features.double()
-    x_1 = 1e-3 * torch.rand(len(features), r, dtype=torch.float64, generator=generator)
+    x_1 = scale * torch.rand(n, r, dtype=torch.float64, generator=generator)
     D = torch.cdist(features, features)
     g = prox.NonNegativeBall(math.sqrt(s))
-    return Problem(Spread((D + D.T) / 2), equality=RowSums(), g=g), x_1
+    return Problem(Spread(D + D.T), equality=RowSums(), g=g), x_1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_EPS = torch.finfo(torch.float64).eps
+
 
 def rounding(x: Tensor, value: float) -> float:
     """Return 10 ε (1 + |value|), ε of x's dtype: the margin of a test on values of this size.
@@ -12,7 +14,8 @@ def rounding(x: Tensor, value: float) -> float:
     Without it the last steps before a solution are rejected, because the decrease they make is
     smaller than the error of the two values compared.
     """
-    return 10 * torch.finfo(x.dtype).eps * (1 + abs(value))
+    eps = _EPS if x.dtype is torch.float64 else torch.finfo(x.dtype).eps
+    return 10 * eps * (1 + abs(value))
 
 
 def under_model(

@@ -71,10 +71,10 @@ def run(
     """Advance a solver until its certified residual is at most tol.
 
     It also ends with MAX_ITER after max_iter iterations, with BUDGET when stop() is true, with
-    STALLED when the solver finds no further step or makes no progress beyond rounding, and with
-    NOT_FINITE when a value is not finite. In these four cases the last finite iterate is returned,
-    not the one with the smallest residual, which for nonconvex ψ can be a saddle near the start;
-    but if ψ + g is larger there than at the start, the start is returned.
+    STALLED when the solver finds no further step or makes no progress beyond rounding, with
+    NOT_FINITE when a value is not finite, and with INTERRUPTED after Ctrl-C. In these cases the
+    last finite iterate is returned, not the one with the smallest residual, which for nonconvex ψ
+    can be a saddle near the start; but if ψ + g is larger there than at the start, the start is.
 
     Args:
         solver: the method.
@@ -91,22 +91,25 @@ def run(
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     status, iterations, last = Status.STALLED, 0, None
     progress = _Progress(x)
-    for iterate in solver.iterate(psi, g, x, tol):
-        iterations += 1
-        if not (math.isfinite(iterate.residual) and math.isfinite(iterate.merit)):
-            status = Status.NOT_FINITE
-            break
-        last = iterate
-        if iterate.certified and iterate.residual <= tol:
-            return InnerResult(iterate.x, iterate.residual, iterations, Status.CONVERGED)
-        if iterations == max_iter:
-            status = Status.MAX_ITER
-            break
-        if stop is not None and stop():
-            status = Status.BUDGET
-            break
-        if progress.has_ended(iterate):
-            break
+    try:
+        for iterate in solver.iterate(psi, g, x, tol):
+            iterations += 1
+            if not (math.isfinite(iterate.residual) and math.isfinite(iterate.merit)):
+                status = Status.NOT_FINITE
+                break
+            last = iterate
+            if iterate.certified and iterate.residual <= tol:
+                return InnerResult(iterate.x, iterate.residual, iterations, Status.CONVERGED)
+            if iterations == max_iter:
+                status = Status.MAX_ITER
+                break
+            if stop is not None and stop():
+                status = Status.BUDGET
+                break
+            if progress.has_ended(iterate):
+                break
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
     return _unconverged(psi, g, x, last, iterations, status)
 
 

@@ -21,8 +21,9 @@ class FromTorch:
     One gradient per iteration, or as many as the optimizer asks its closure for; the gradient of
     the residual, which is exact, is the first that the next step uses.
 
-    Guarantee: none. Only for a separable g, such as a box, do the fixed points of an optimizer
-    that scales coordinates, such as Adam, agree with the stationary points of ψ + g.
+    Guarantee: that of the optimizer. Its fixed points are the stationary points of ψ + g for plain
+    gradient steps and any g; for one that scales coordinates, such as Adam, only if g is zero or
+    the indicator of a box. With L1, for example, such a run ends elsewhere and does not converge.
 
     Example:
         FromTorch(torch.optim.Adam, lr=1e-2)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from operator import mul
 
 import torch
 from torch import Tensor
+
+from torch_powalm.solvers.prox_gradient import dot
+
+_LONG = 4096  # entries of x from which on the pairs do not stay in the cache
 
 
 class LBFGS:
@@ -17,6 +22,8 @@ class LBFGS:
     and one transposed product, in place of 4 m operations on vectors (Chen, Wang, Zhou 2014).
     The inner products of a new y with the older pairs are differences of those with r.
 
+    Long pairs are kept in float32: H is a guess, and reading them is what a direction costs.
+
     Args:
         like: a tensor with the size, dtype and device of x.
         memory: number of pairs m, at least 1.
@@ -24,9 +31,15 @@ class LBFGS:
 
     def __init__(self, like: Tensor, memory: int) -> None:
         self.memory = memory
+        long = like.dtype == torch.float64 and like.numel() >= _LONG
+        self.dtype = torch.float32 if long else like.dtype
         # Pair i is rows 2i (s) and 2i + 1 (y). There is room for 2m + 1 pairs, so that the last m
         # are consecutive rows and are moved only once in m + 1 updates.
-        self.rows = like.new_empty(4 * memory + 2, like.numel())
+        self.rows = like.new_empty(4 * memory + 2, like.numel(), dtype=self.dtype)
+        self.row = self.rows.unbind()  # views: to index a tensor costs as much as a short product
+        self.views: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.coefficients = array("d", [0.0]) * (2 * memory)
+        self.weights = torch.frombuffer(self.coefficients, dtype=torch.float64)  # its memory
         self.reset()
 
     def reset(self) -> None:
@@ -35,70 +48,73 @@ class LBFGS:
         self.end = 0  # the pairs end before row 2 · end
         self.sy: list[list[float]] = []  # sy[i][j − i] = ⟨s_i, y_j⟩ for j ≥ i, oldest pair first
         self.yy: list[list[float]] = []  # yy[i][j] = ⟨y_i, y_j⟩
-        self.r: Tensor | None = None  # last argument of `direction`
+        self.r: Tensor | None = None  # where `products` was computed
         self.products: list[float] = []  # ⟨s_i, r⟩ and ⟨y_i, r⟩ alternating
 
     def update(self, s: Tensor, r: Tensor, r_next: Tensor) -> None:
         """Store s and y = r_next − r, unless ⟨s, y⟩ is not positive."""
-        row, y = self.rows[2 * self.end], self.rows[2 * self.end + 1]
-        torch.sub(r_next.reshape(-1), r.reshape(-1), out=y)
-        s = s.reshape(-1)
-        s_y, y_y = torch.dot(s, y).item(), torch.dot(y, y).item()
+        y = r_next - r
+        s_y, y_y = dot(s, y), dot(y, y)
         if not 1e-12 * y_y < s_y < math.inf:
             return
-        if s.data_ptr() != row.data_ptr():  # the last direction is there already
-            row.copy_(s)
+        self.row[2 * self.end].copy_(s if s.ndim == 1 else s.reshape(-1))
+        self.row[2 * self.end + 1].copy_(y if y.ndim == 1 else y.reshape(-1))
         if self.size == self.memory:
             self._drop_oldest()
         self.end += 1
         self.size += 1
         if r is self.r:
-            before, self.r = self.products, r_next
-            self.products = torch.mv(self._pairs(), r_next.reshape(-1)).tolist()
+            before = self.products
+            self._multiply(r_next)
             with_y = [after - b for after, b in zip(self.products, before, strict=False)]
         else:
-            self.r = None
-            with_y = torch.mv(self._pairs()[:-2], y).tolist()
+            self._multiply(y)
+            with_y, self.r = self.products[:-2], None
         with_y += (s_y, y_y)
         self.sy.append([])
         self.yy.append([])
-        for i in range(self.size):
-            self.sy[i].append(with_y[2 * i])
-            self.yy[i].append(with_y[2 * i + 1])
+        for sy, yy, s_j, y_j in zip(self.sy, self.yy, with_y[::2], with_y[1::2], strict=True):
+            sy.append(s_j)
+            yy.append(y_j)
         self.yy[-1] = with_y[1::2]
         if self.end == 2 * self.memory + 1:
-            kept = self._pairs()
-            self.rows[: len(kept)] = kept
+            self.rows[: 2 * self.size] = self._pairs()[0]
             self.end = self.size
 
     def direction(self, r: Tensor) -> Tensor:
-        """Return d = −H r; at least one pair must be stored.
-
-        It lies in the row where `update` expects the next s, and is lost at the next call.
-        """
-        m, pairs = self.size, self._pairs()
+        """Return d = −H r; at least one pair must be stored."""
         if r is not self.r:
-            self.r, self.products = r, torch.mv(pairs, r.reshape(-1)).tolist()
+            self._multiply(r)
         scale = self.sy[-1][0] / self.yy[-1][-1]
-        a = [0.0] * m
-        for i in reversed(range(m)):
+        a = [0.0] * self.size
+        for i in range(self.size - 1, -1, -1):
             s_q = self.products[2 * i] - sum(map(mul, a[i + 1 :], self.sy[i][1:]))
             a[i] = s_q / self.sy[i][0]
-        y_s = [0.0] * m  # ⟨y_j, Σ_{i<j} (a_i − b_i) s_i⟩, complete when j is reached
-        weights: list[float] = []
-        for i in range(m):
-            y_q = self.products[2 * i + 1] - sum(map(mul, a, self.yy[i]))
-            c = a[i] - (scale * y_q + y_s[i]) / self.sy[i][0]
-            for j in range(i + 1, m):
-                y_s[j] += c * self.sy[i][j - i]
-            weights += (c, -scale * a[i])
-        d = self.rows[2 * self.end]
-        weight = torch.tensor(weights, dtype=d.dtype, device=d.device)
-        torch.addmv(r.reshape(-1), pairs.T, weight, beta=-scale, alpha=-1, out=d)
-        return d.view(r.shape)
+        y_s = [0.0] * self.size  # ⟨y_j, Σ_{i<j} (a_i − b_i) s_i⟩, complete when j is reached
+        for i, (a_i, sy, yy) in enumerate(zip(a, self.sy, self.yy, strict=True)):
+            y_q = self.products[2 * i + 1] - sum(map(mul, a, yy))
+            c = a_i - (scale * y_q + y_s[i]) / sy[0]
+            for j in range(i + 1, self.size):
+                y_s[j] += c * sy[j - i]
+            self.coefficients[2 * i] = c
+            self.coefficients[2 * i + 1] = -scale * a_i
+        weights = self.weights[: 2 * self.size] if self.size < self.memory else self.weights
+        d = torch.addmv(self.flat, self._pairs()[1], weights.to(self.rows), beta=-scale, alpha=-1)
+        return d if r.ndim == 1 and d.dtype == r.dtype else d.to(r.dtype).view(r.shape)
 
-    def _pairs(self) -> Tensor:
-        return self.rows[2 * (self.end - self.size) : 2 * self.end]
+    def _multiply(self, r: Tensor) -> None:
+        """Compute the products of all pairs with r."""
+        flat = r if r.ndim == 1 else r.reshape(-1)
+        self.r, self.flat = r, flat if flat.dtype == self.dtype else flat.to(self.dtype)
+        self.products = torch.mv(self._pairs()[0], self.flat).tolist()
+
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """The rows in use, and their transpose."""
+        key = self.size, self.end
+        if key not in self.views:
+            pairs = self.rows[2 * (self.end - self.size) : 2 * self.end]
+            self.views[key] = pairs, pairs.T
+        return self.views[key]
 
     def _drop_oldest(self) -> None:
         self.size -= 1

@@ -89,10 +89,8 @@ class PANOC:
             growth = 2.0 if len(curvatures) > 1 or self.step_1 else 1e6
             bound = _SAFETY / (max(curvatures) or _SAFETY / (_LONGEST * step_1))
             longest = min(growth * at.step, bound)
-            if longest >= _WORTHWHILE * at.step:
-                at, at_next = _with_step(g, at, longest), _with_step(g, at_next, longest)
             lbfgs.update(found.s, at.r, at_next.r)
-            at = at_next
+            at = _with_step(g, at_next, longest) if longest >= _WORTHWHILE * at.step else at_next
 
 
 class _Found(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers.adaptive_gradient import AdaptiveGradient
-from torch_powalm.solvers.base import Iterate, Smooth, Solver
+from torch_powalm.solvers.base import Iterate, Smooth, Solver, run
 from torch_powalm.solvers.prox_gradient import dot, first_step
 
 
@@ -22,8 +22,8 @@ class ProximalPoint:
         1.  F = ψ + ρ‖· − center‖²,  x by the inner method, dist(0, ∂(F + g)(x)) ≤ ε/4
         2.  2ρ‖x − center‖ ≤ ε/2: end;  otherwise center = x
 
-    It shows every iterate of the inner method, with ‖v_F‖ + 2ρ‖x − center‖ as the residual: by this
-    bound the driver ends the run not later than the test of step 2, where it is at most 3ε/4.
+    An iteration is one proximal point. It shows x with dist(0, ∂(F + g)(x)) + 2ρ‖x − center‖ as the
+    residual: by this bound, at most 3ε/4 where step 2 ends, the driver ends the run.
 
     With rho None, ρ starts at a tenth of the curvature of ψ at the start. Whenever two successive
     gradients show a negative curvature −⟨Δ∇ψ, Δx⟩/‖Δx‖² above ρ, twice that is the new ρ and the
@@ -51,27 +51,30 @@ class ProximalPoint:
             raise ValueError(f"max_inner must be at least 1, got {self.max_inner!r}")
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
-        """Yield every iterate of the inner method."""
+        """Yield every proximal point."""
         rho = rho_1 = self.rho or 0.1 / first_step(psi, g, x, psi.value_and_grad(x)[1])
         center = x
         while True:
             F = _Regularised(psi, center, rho)
-            shown = None
-            for i, shown in enumerate(self.inner.iterate(F, g, x, tol / 4), start=1):
-                distance = torch.linalg.vector_norm(shown.x - center).item()
-                yield shown._replace(residual=shown.residual + 2 * rho * distance)
-                solved = shown.certified and shown.residual <= tol / 4
-                if solved or i == self.max_inner or (self.rho is None and F.concavity > rho):
-                    break
-            if shown is None:
-                return
-            x = shown.x
-            if self.rho is not None:
-                center = x
-            elif F.concavity > rho:
+            # With a patience of its own: the last inner steps hardly change the bound shown below.
+            found = run(
+                self.inner,
+                F,
+                g,
+                x,
+                tol=tol / 4,
+                max_iter=self.max_inner,
+                stop=F.is_concave if self.rho is None else None,
+            )
+            x = found.x
+            bound = found.residual + 2 * rho * torch.linalg.vector_norm(x - center).item()
+            yield Iterate(x, bound, F.value(x) + g.value(x))
+            if self.rho is None and F.is_concave():
                 rho = 2 * F.concavity
-            else:
-                rho, center = max(rho / 2, 2 * F.concavity, 1e-6 * rho_1), x
+                continue
+            center = x
+            if self.rho is None:
+                rho = max(rho / 2, 2 * F.concavity, 1e-6 * rho_1)
 
 
 class _Regularised:
@@ -83,6 +86,10 @@ class _Regularised:
         self.rho = rho
         self.concavity = 0.0
         self.last: tuple[Tensor, Tensor] | None = None
+
+    def is_concave(self) -> bool:
+        """Whether ρ has turned out too small for F to be convex."""
+        return self.concavity > self.rho
 
     def value(self, x: Tensor) -> float:
         d = x - self.center

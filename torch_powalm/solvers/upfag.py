@@ -16,6 +16,7 @@ from torch_powalm.solvers.base import Iterate, Smooth
 from torch_powalm.solvers.prox_gradient import dot, first_step
 
 _TINY = 1e-30  # of the first trial, below which a search has starved
+_LONGEST = 1e12  # of the first trial, above which none is made
 
 
 class _Point(NamedTuple):
@@ -33,8 +34,8 @@ class _Middle(NamedTuple):
     eta: float
     lambda_: float
     x: Tensor
+    x_md: _Point
     x_ag_tilde: _Point
-    step_bb: float | None
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,14 @@ class UPFAG:
         3.  x^ag_k = the one of x^ag_{k−1}, x̄^ag, x̃^ag with the smallest Ψ (x̄^ag on a tie)
 
     First trials are Barzilai-Borwein steps ‖s‖²/⟨s, y⟩, for λ̂_k of the pair (x^md, x̃^ag) and for
-    β̂_k of (x^ag_{k−2}, x^ag_{k−1}), and the last accepted η or β where ⟨s, y⟩ ≤ 0. Three gradients
-    per iteration without backtracks. It shows x^ag_k or x̄^ag, the one with the smaller residual:
-    x̃^ag is a convex combination and may miss a bound by an ε, where the subdifferential of g jumps.
-    The gradients at both are known from their trials, so the residual is exact.
+    β̂_k of (x^ag_{k−2}, x^ag_{k−1}), or (x^ag_{k−2}, x̄^ag) where x^ag has not moved, since the same
+    trial would fail again. Where ⟨s, y⟩ ≤ 0 they are η_{k−1}/γ_1 and β_{k−1}/γ_2, one backtrack
+    longer than what was accepted: the last step itself would be kept all along a concave stretch.
+
+    Three gradients per iteration without backtracks. It shows x^ag_k or x̄^ag, the one with the
+    smaller residual: x̃^ag is a convex combination and may miss a bound by an ε, where the
+    subdifferential of g jumps. The gradients at both are known from their trials, so the residual
+    is exact.
 
     Guarantee: stationarity at the optimal rate for Hölder-smooth ψ, convex or not, without knowing
     its constants, if g is convex with a bounded domain or ψ + g has bounded level sets.
@@ -103,8 +108,10 @@ class UPFAG:
             if x_ag_bar.total <= x_ag_next.total + rounding(x, x_ag.psi):
                 x_ag_next = x_ag_bar
             yield min(_shown(g, x_ag_next), _shown(g, x_ag_bar), key=_residual)
-            lambda_hat = middle.step_bb or middle.eta
-            beta_hat = _barzilai_borwein(x_ag, x_ag_next) or beta_k
+            x_ag_seen = x_ag_bar if x_ag_next is x_ag else x_ag_next
+            lambda_hat = _step(middle.x_md, middle.x_ag_tilde) or middle.eta / self.gamma_1
+            beta_hat = _step(x_ag, x_ag_seen) or beta_k / self.gamma_2
+            lambda_hat, beta_hat = (min(t, _LONGEST * step_1) for t in (lambda_hat, beta_hat))
             lambda_sum += middle.lambda_
             x, x_ag, k = middle.x, x_ag_next, k + 1
 
@@ -129,8 +136,7 @@ class UPFAG:
             d = x_next - x
             model = dot(x_md.grad, d) + dot(d, d) / (2 * lambda_k) + self.delta
             if x_ag_tilde.psi <= x_md.psi + alpha_k * model + rounding(x, x_md.psi):
-                step_bb = _barzilai_borwein(x_md, x_ag_tilde)
-                return _Middle(eta_k, lambda_k, x_next, x_ag_tilde, step_bb)
+                return _Middle(eta_k, lambda_k, x_next, x_md, x_ag_tilde)
             eta_k *= self.gamma_1
         return None
 
@@ -166,7 +172,8 @@ def _total(point: _Point) -> float:
     return point.total if not math.isnan(point.total) else math.inf
 
 
-def _barzilai_borwein(a: _Point, b: _Point) -> float | None:
+def _step(a: _Point, b: _Point) -> float | None:
+    """The Barzilai-Borwein step ‖s‖²/⟨s, y⟩ between two points, None if ⟨s, y⟩ ≤ 0."""
     s = b.x - a.x
     s_y = dot(s, b.grad - a.grad)
     return dot(s, s) / s_y if 0 < s_y < math.inf else None

@@ -1,0 +1,196 @@
+"""What PANOC costs beside its oracles: per gradient call, per entry of x, and in memory.
+
+    python -m experiments.benchmarks.cost
+
+Every figure is a median over rounds in one process, with what it is compared to measured in
+between. Writes experiments/results/cost.csv and prints it as a table.
+"""
+
+import csv
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from experiments.problems.deterministic import clustering, gevp, qp
+from experiments.progress import track
+from torch_powalm import Problem, power_alm, solvers
+from torch_powalm.prox import Box
+from torch_powalm.solvers import run
+
+RESULTS = Path(__file__).parent.parent / "results" / "cost.csv"
+Row = tuple[str, str, float]
+
+
+class Clock:
+    """A hand-written oracle that adds up the time spent in it."""
+
+    def __init__(self, oracle: object, spent: list[float]) -> None:
+        for name in ("value_and_grad", "values", "vjp"):
+            if hasattr(oracle, name):
+                setattr(self, name, _timed(getattr(oracle, name), spent))
+
+
+def _timed(function: Callable[..., object], spent: list[float]) -> Callable[..., object]:
+    def timed(*args: Tensor) -> object:
+        start = time.perf_counter()
+        result = function(*args)
+        spent[0] += time.perf_counter() - start
+        return result
+
+    return timed
+
+
+def per_gradient(name: str, problem: Problem, x: Tensor, eps: float, rounds: int = 15) -> list[Row]:
+    """Microseconds per gradient call of a whole solve, in its oracles and outside them."""
+    spent = [0.0]
+    f, constraint = problem.oracle.f_by_hand, problem.oracle.blocks[0][1]
+    problem = Problem(Clock(f, spent), equality=Clock(constraint, spent), g=problem.g)
+    inside, outside = [], []
+    for _ in track(range(rounds), f"{name}: time per gradient call"):
+        spent[0], start = 0.0, time.perf_counter()
+        calls = power_alm(problem, x, eps_phi=eps, eps_A=eps).gradient_calls
+        inside.append(1e6 * spent[0] / calls)
+        outside.append(1e6 * (time.perf_counter() - start - spent[0]) / calls)
+    return [
+        (name, "µs per gradient call in the oracles", statistics.median(inside)),
+        (name, "µs per gradient call beside them", statistics.median(outside)),
+        (name, "beside / in the oracles", statistics.median(map(_ratio, outside, inside))),
+    ]
+
+
+def of_the_product(problem: Problem, x: Tensor) -> list[Row]:
+    """A whole solve, and the bare kernels of PANOC's iterations, over products × D@X."""
+    D = problem.oracle.f_by_hand.doubled
+    whole, kernels, product = [], [], []
+    for _ in track(range(3), "clustering n=1000: time over that of the products"):
+        product.append(_repeat(lambda: D @ x, 100))
+        start = time.perf_counter()
+        calls = power_alm(problem, x, nu=0.8).gradient_calls
+        whole.append((time.perf_counter() - start) / calls)
+        kernels.append(_repeat(_Kernels(D, x), 100))
+    name = "clustering n=1000"
+    return [
+        (name, "solve / (products × D@X)", statistics.median(map(_ratio, whole, product))),
+        (name, "bare kernels / D@X", statistics.median(map(_ratio, kernels, product))),
+    ]
+
+
+class _Kernels:
+    """The tensor operations of one PANOC iteration with seven pairs, and nothing else."""
+
+    def __init__(self, D: Tensor, x: Tensor) -> None:
+        self.D, self.x = D, x
+        self.d, self.grad, self.r = (torch.rand_like(x) for _ in range(3))
+        self.rows = torch.rand(30, x.numel())
+        self.weights = torch.rand(14)
+        self.k = 0
+
+    def __call__(self) -> None:
+        dot = torch.dot
+        x = self.x + self.d
+        grad_f = self.D @ x
+        dot(x.view(-1), grad_f.view(-1)).item()
+        r = torch.mv(x, x.sum(0))
+        dot(r, r).item(), dot(r, r).item()
+        w = torch.add(r, r, alpha=0.1)
+        grad = grad_f + torch.addr(x.T @ w, w, x.sum(0))
+        change = (grad - self.grad).view(-1)
+        dot(change, change).item(), dot(self.d.view(-1), self.d.view(-1)).item()
+        z = torch.sub(x, grad, alpha=1e-9).clamp(min=0.0)
+        dot(z.view(-1), z.view(-1)).item()
+        r_x = (x - z).mul_(0.5)
+        flat = r_x.view(-1)
+        dot(flat, flat).item(), dot(flat, grad.view(-1)).item()
+        y = (r_x - self.r).view(-1)
+        dot(y, y).item(), dot(y, self.d.view(-1)).item()
+        self.k = (self.k + 1) % 8
+        self.rows[2 * self.k + 14].copy_(self.d.view(-1))
+        self.rows[2 * self.k + 15].copy_(y)
+        low, pairs = flat.float(), self.rows[2 * self.k : 2 * self.k + 14]
+        torch.mv(pairs, low).tolist()
+        torch.addmv(low, pairs.T, self.weights).double().view(x.shape)
+        self.grad, self.r = grad, r_x
+
+
+class Chain:
+    """Rosenbrock's chain, a cheap oracle that keeps a solver busy."""
+
+    def value(self, x: Tensor) -> float:
+        """ψ(x)."""
+        return self.value_and_grad(x)[0]
+
+    def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
+        """ψ(x) and ∇ψ(x)."""
+        gap, rest = x[1:] - x[:-1] ** 2, 1 - x[:-1]
+        grad = torch.zeros_like(x)
+        grad[:-1] = -400 * x[:-1] * gap - 2 * rest
+        grad[1:] += 200 * gap
+        return (100 * torch.dot(gap, gap) + torch.dot(rest, rest)).item(), grad
+
+
+def by_size(rounds: int = 5) -> list[Row]:
+    """Time of a PANOC iteration over that of its oracle, for x of growing size."""
+    rows = []
+    for n in track([10**3, 10**4, 10**5, 10**6], "time by size"):
+        x = torch.full((n,), -1.0, dtype=torch.float64)
+        ratios = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            run(solvers.PANOC(), Chain(), Box(-2.0, 2.0), x, tol=1e-300, max_iter=30)
+            iteration = (time.perf_counter() - start) / 30
+            ratios.append(iteration / _repeat(lambda x=x: Chain().value_and_grad(x), 10))  # type: ignore[misc]
+        rows.append((f"chain n={n}", "iteration / oracle", statistics.median(ratios)))
+    return rows
+
+
+def memory(n: int = 10**5, iterations: int = 5000) -> list[Row]:
+    """Growth of the resident memory from the 500th iteration on, in vectors of the size of x."""
+    x = torch.full((n,), -1.2, dtype=torch.float64)
+    x[::2] = 1.0
+    pages = []
+    iterates = solvers.PANOC().iterate(Chain(), Box(-2.0, 2.0), x, 1e-300)
+    for k in track(range(iterations), f"memory over {iterations} iterations"):
+        next(iterates)
+        if k in (499, iterations - 1):
+            pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    grown = (pages[-1] - pages[0]) * resource.getpagesize() / (8 * n)
+    return [(f"chain n={n}", "growth of memory from iteration 500 to 5000, vectors", grown)]
+
+
+def _repeat(function: Callable[[], object], times: int) -> float:
+    function()
+    start = time.perf_counter()
+    for _ in range(times):
+        function()
+    return (time.perf_counter() - start) / times
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b
+
+
+@torch.no_grad()
+def main() -> None:
+    """Measure, write, print."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    centres = 10 * torch.randn(10, 10, generator=generator)
+    points = centres[torch.arange(1000) % 10] + torch.randn(1000, 10, generator=generator)
+    rows = memory()
+    rows += per_gradient("GEVP n=500", *gevp(0), eps=1e-3)
+    rows += per_gradient("QP n=100", *qp(0), eps=1e-3)
+    rows += of_the_product(*clustering(points))
+    rows += by_size()
+    with RESULTS.open("w", newline="") as file:
+        csv.writer(file).writerows([("problem", "quantity", "value"), *rows])
+    for problem, quantity, value in rows:
+        print(f"| {problem} | {quantity} | {value:.3g} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The carried sample of the images, and the loader."""

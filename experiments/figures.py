@@ -1,0 +1,221 @@
+"""Figures of finished runs beside the paper's numbers. They read records and run nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from experiments import paper
+from experiments.records import Run
+from experiments.tables import by_iterations, count
+
+COLOURS = {  # one for each ν, in all figures
+    0.1: "#7f7f7f",
+    0.2: "#56b4e9",
+    0.3: "#bcbd22",
+    0.4: "#cc79a7",
+    0.5: "#17becf",
+    0.6: "#009e73",
+    0.65: "#8c564b",
+    0.7: "#d55e00",
+    0.75: "#e377c2",
+    0.8: "#0072b2",
+    0.85: "#9467bd",
+    0.9: "#e69f00",
+    0.95: "#b2182b",
+    1.0: "#000000",
+}
+MARKERS = ("o", "s", "^", "D", "v", "P")  # one for each method
+HOLLOW = {"markerfacecolor": "none", "linestyle": "none", "markersize": 5}
+
+
+def convergence(runs: Sequence[Run], experiment: str) -> Figure:
+    """Violation and suboptimality along the run of the first seed, and the count by ν."""
+    first = sorted((run for run in runs if run.run["seed"] == 0), key=_nu)
+    drawn = paper.curves(experiment, "violation").keys() & {_nu(run) for run in first}
+    figure, (violation, suboptimality, powers) = plt.subplots(
+        1, 3, figsize=(12, 3.6), layout="constrained"
+    )
+    for run in first:
+        if _nu(run) in drawn or not drawn:
+            history, start = run.history, run.result["start"]
+            x = [0, *_counts(run)]
+            style = {"color": colour(_nu(run)), "linewidth": 1.2, "marker": ".", "markersize": 4}
+            violation.semilogy(x, [start["primal_residual"], *history["primal_residual"]], **style)
+            gaps = [abs(f - minimum(run)) for f in (start["objective"], *history["objective"])]
+            suboptimality.semilogy(x, gaps, **style)
+    for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
+        for nu, points in paper.curves(experiment, panel).items():
+            axis.semilogy(*zip(*points, strict=True), marker="o", color=colour(nu), **HOLLOW)
+        axis.set_xscale("symlog", linthresh=100)
+        axis.set_xlim(left=0)
+        axis.set_xlabel(unit(runs))
+    violation.set_ylabel("‖A(x)‖")
+    suboptimality.set_ylabel("|f(x) − f*|")
+    _bound_below(suboptimality, 1e-7)
+    theirs = paper.curves(experiment, "violation").keys()
+    _legend(violation, sorted(theirs | {_nu(run) for run in first if not drawn}), bool(theirs))
+    _counts_by_nu(powers, first, experiment)
+    return figure
+
+
+def violins(runs: Sequence[Run], experiment: str) -> Figure:
+    """How counts and objectives are distributed over the instances, by ν."""
+    figure, (counts, objectives) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    nus = sorted({_nu(run) for run in runs})
+    labels = []
+    for i, nu in enumerate(nus):
+        of_nu = [run for run in runs if _nu(run) == nu]
+        good = [run for run in of_nu if run.converged]
+        _violin(counts, i, [np.log10(count(run)) for run in good], colour(nu))
+        _violin(objectives, i, [float(run.result["objective"]) for run in good], colour(nu))
+        theirs = np.log10(paper.trials(experiment).get(nu, []))
+        counts.plot(np.full(len(theirs), i + 0.3), theirs, marker="o", color=colour(nu), **HOLLOW)
+        failed = f"\n{len(of_nu) - len(good)} failed" if len(good) < len(of_nu) else ""
+        labels.append(f"{nu:g}\n{len(of_nu)} runs{failed}")
+    for axis in (counts, objectives):
+        axis.set_xlim(-0.6, len(nus) - 0.4)
+        axis.set_xticks(range(len(nus)), labels)
+        axis.set_xlabel("ν")
+    _log_ticks(counts)
+    counts.set_ylabel(unit(runs))
+    objectives.set_ylabel("objective at the end")
+    hollow = Line2D([], [], marker="o", color="0.3", label="the paper's table", **HOLLOW)
+    counts.legend(handles=[hollow], frameon=False)
+    return figure
+
+
+def clusters(run: Run) -> Figure:
+    """The images by cluster."""
+    picture = plt.imread(run.folder / "clusters.png")
+    rows = picture.shape[0] // 28
+    figure, axis = plt.subplots(figsize=(6.4, 0.42 * rows + 0.5), layout="constrained")
+    axis.imshow(picture, interpolation="nearest", aspect="equal")
+    axis.set_yticks(14 + 28 * np.arange(rows), [str(i) for i in range(rows)])
+    axis.set_xticks([])
+    axis.set_ylabel("cluster, numbered by its class")
+    axis.set_xlabel(
+        f"first images of each cluster, red where the class differs; ν = {_nu(run):g}, "
+        f"accuracy {run.run['clusters']['accuracy']:.3f}"
+    )
+    for side in axis.spines.values():
+        side.set_visible(False)
+    return figure
+
+
+def beyond(runs: Sequence[Run], references: Sequence[Run]) -> Figure:
+    """Gradient calls to the same tolerances by problem and method."""
+    cases = sorted({run.config["case"] for run in runs})
+    nus, seeds = sorted({_nu(run) for run in runs}), {run.run["seed"] for run in runs}
+    chosen = [
+        run
+        for run in references
+        if run.config["case"] in cases and _nu(run) in nus and run.run["seed"] in seeds
+    ]
+    methods = sorted({run.config["method"] for run in runs})
+    figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
+    width = 0.8 / (len(methods) + 1)
+    for run in (*chosen, *runs):
+        case, nu, ours = cases.index(run.config["case"]), _nu(run), run.config["rule"] == "ours"
+        slot = 1 + methods.index(run.config["method"]) if ours else 0
+        shift = (nus.index(nu) - (len(nus) - 1) / 2) * 0.2 * width
+        x = case - 0.4 + width * (slot + 0.5) + shift
+        marker = MARKERS[slot] if run.converged else "x"
+        axis.semilogy(x, run.result["gradient_calls"], marker, color=colour(nu), markersize=4.5)
+    axis.set_xticks(range(len(cases)), [case.replace("_", "\n") for case in cases])
+    axis.set_ylabel("gradient calls")
+    labels = ["the paper's choice", *methods]
+    handles = [
+        Line2D([], [], marker=marker, color="0.3", linestyle="none", label=label)
+        for marker, label in zip(MARKERS, labels, strict=False)
+    ]
+    handles += [Line2D([], [], marker="x", color="0.3", linestyle="none", label="did not converge")]
+    handles += [Line2D([], [], color=colour(nu), linewidth=3, label=f"ν = {nu:g}") for nu in nus]
+    axis.legend(handles=handles, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def write(path: Path, figure: Figure) -> None:
+    """As PNG and SVG, beside each other."""
+    figure.savefig(path.with_suffix(".png"), dpi=120)
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    plt.close(figure)
+
+
+def colour(nu: float) -> str:
+    """The colour of ν, gray where it has none."""
+    return COLOURS.get(nu, "0.6")
+
+
+def unit(runs: Sequence[Run]) -> str:
+    """What `count` counts."""
+    return "iterations of the inner solver" if by_iterations(runs[0]) else "gradient calls"
+
+
+def minimum(run: Run) -> float:
+    """f* where it is known, else f + ⟨y, A⟩ at the end: the local minimum up to second order."""
+    known = run.result["f_star"]
+    return float(run.result["lagrangian"] if known is None else known)
+
+
+def _violin(axis: Axes, x: int, values: Sequence[float], shade: str) -> None:
+    if len(set(values)) > 1:
+        parts = axis.violinplot(values, [x], widths=0.8, showextrema=False, showmedians=True)
+        for body in parts["bodies"]:
+            body.set_facecolor(shade)
+            body.set_alpha(0.35)
+        parts["cmedians"].set_color(shade)
+    axis.plot(x + np.linspace(-0.12, 0.12, len(values)), values, ".", color=shade, markersize=3)
+
+
+def _nu(run: Run) -> float:
+    return float(run.config["nu"])
+
+
+def _counts(run: Run) -> list[float]:
+    """The count after each outer iteration."""
+    if by_iterations(run):
+        return list(np.cumsum(run.history["inner_iterations"]))
+    return run.history["gradient_calls"]
+
+
+def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:
+    for nu, value in paper.counts(experiment).items():
+        axis.plot(nu, value, marker="o", color=colour(nu), **HOLLOW)
+    for run in runs:
+        marker = "o" if run.converged else "x"
+        axis.plot(_nu(run), count(run), marker, color=colour(_nu(run)), markersize=5)
+    axis.set_yscale("log")
+    axis.set_xlabel("power ν")
+    axis.set_ylabel(unit(runs))
+    signs = {"ours": {"marker": "o", "linestyle": "none"}, "the paper's": {"marker": "o", **HOLLOW}}
+    if not all(run.converged for run in runs):
+        signs["ours, did not converge"] = {"marker": "x", "linestyle": "none"}
+    handles = [Line2D([], [], color="0.3", label=name, **style) for name, style in signs.items()]
+    axis.legend(handles=handles, frameon=False)
+
+
+def _legend(axis: Axes, nus: Sequence[float], with_paper: bool) -> None:
+    handles = [Line2D([], [], color=colour(nu), label=f"ν = {nu:g}") for nu in nus]
+    if with_paper:
+        handles.append(Line2D([], [], marker="o", color="0.3", label="the paper's", **HOLLOW))
+    axis.legend(handles=handles, frameon=False)
+
+
+def _bound_below(axis: Axes, bottom: float) -> None:
+    axis.set_ylim(bottom=max(axis.get_ylim()[0], bottom))
+
+
+def _log_ticks(axis: Axes) -> None:
+    """Labels 10^k for an axis of logarithms."""
+    low, high = axis.get_ylim()
+    labels = [value for k in range(int(low) - 1, int(high) + 2) for value in (10.0**k, 3 * 10.0**k)]
+    inside = [value for value in labels if low <= np.log10(value) <= high]
+    axis.set_yticks(np.log10(inside), [f"{value:,.0f}" for value in inside])

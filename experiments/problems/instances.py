@@ -1,0 +1,79 @@
+"""Instances of the paper's problems, as the configs name them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from experiments.problems import deterministic
+from torch_powalm import Problem, solvers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from experiments.features import Features
+
+
+class Instance(NamedTuple):
+    """A problem with its start and what is known of it.
+
+    Args:
+        problem: the problem.
+        x_1: its start.
+        f_star: the smallest objective, where it is known.
+        features: what is clustered, as it is clustered, where it is a clustering.
+        clusters: how many are wanted then.
+    """
+
+    problem: Problem
+    x_1: Tensor
+    f_star: float | None = None
+    features: Features | None = None
+    clusters: int = 0
+
+
+def gevp(seed: int, n: int, factor: float) -> Instance:
+    """Minimise factor · xᵀCx subject to ‖x‖ = 1, with the minimum from the eigenvalues of C."""
+    problem, x_1 = deterministic.gevp(seed, n, factor)
+    eigenvalues = torch.linalg.eigvalsh(deterministic.gevp_matrix(seed, n)[0])
+    return Instance(problem, x_1, factor * eigenvalues[0].item())
+
+
+def gevp_step(seed: int, n: int) -> Callable[[float], solvers.AcceleratedGradient]:
+    """The paper's accelerated gradient for a GEVP, step 0.5/(10‖C‖ + 5000 + 500β), no restarts."""
+    C_norm = torch.linalg.matrix_norm(deterministic.gevp_matrix(seed, n)[0], 2).item()
+
+    def at_penalty(beta: float) -> solvers.AcceleratedGradient:
+        step = 0.5 / (10 * C_norm + 5000 + 500 * beta)
+        return solvers.AcceleratedGradient(step=step, restart=False)
+
+    return at_penalty
+
+
+def qp(seed: int, n: int, m: int) -> Instance:
+    """A nonconvex QP with m equalities in a box."""
+    return Instance(*deterministic.qp(seed, n, m))
+
+
+def clustering(
+    features: Features, seed: int, r: int, s: int, scale: float, probabilities: bool
+) -> Instance:
+    """Clustering of images by the distances of their features.
+
+    Args:
+        features: outputs of the network, before any softmax.
+        seed: of the start.
+        r: columns of X.
+        s: clusters.
+        scale: of the start, uniform in [0, scale].
+        probabilities: take the softmax of the outputs.
+    """
+    if probabilities:
+        outputs = torch.from_numpy(features.outputs).softmax(1).numpy()
+        features = replace(features, outputs=outputs)
+    points = torch.from_numpy(features.outputs)
+    problem, x_1 = deterministic.clustering(points, seed, r, s, scale)
+    return Instance(problem, x_1, features=features, clusters=s)

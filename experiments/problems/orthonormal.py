@@ -1,0 +1,60 @@
+"""Features whose last layer has orthonormal rows."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from experiments.network import TwoLayer
+from torch_powalm import ConstraintRegistry
+
+
+@dataclass(frozen=True)
+class Orthonormal:
+    """The network of the clustering experiment with orthonormal rows W in its last layer.
+
+        minimise    mean cross-entropy
+        subject to  W Wᵀ = I, 55 equalities for 10 rows
+
+    Args:
+        tolerance: largest entry of |W Wᵀ − I| up to which a network counts as feasible, ≥ 0.
+    """
+
+    tolerance: float
+
+    inequality = False
+    size = 55
+
+    def __post_init__(self) -> None:
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance must be nonnegative, got {self.tolerance!r}")
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy."""
+        return cross_entropy(outputs, labels)
+
+    usual_loss = loss
+
+    def register(self, constraints: ConstraintRegistry, network: TwoLayer) -> None:
+        """The equalities, of parameters only."""
+        constraints.equality("orthonormal", lambda: _gram(network))
+
+    def batch_values(
+        self, outputs: Tensor, labels: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """None: the batch does not matter."""
+        return {}, {}
+
+    def proxy(self, network: TwoLayer, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The equalities, which are smooth."""
+        return _gram(network)
+
+    strict = proxy
+
+
+def _gram(network: TwoLayer) -> Tensor:
+    """W Wᵀ − I on and above the diagonal."""
+    W = network.layers[2].weight
+    row, column = torch.triu_indices(len(W), len(W))
+    return (W @ W.T - torch.eye(len(W)).to(W))[row, column]

@@ -1,0 +1,95 @@
+"""Solve one instance of the paper's problems and record the run.
+
+    python -m experiments.solve experiment=clustering_mnist|clustering_fashion|qp_double|qp_triple|
+        gevp|beyond [nu=0.8] [seed=0] [data.root=FOLDER] [output=FOLDER]
+    python -m experiments.solve -m experiment=clustering_mnist nu=0.65,0.7,0.8,1.0
+
+With -m and no values, an experiment sweeps over what the paper lists. A run that is finished,
+known by its resolved config, is not made again. `python -m experiments.gather FOLDER` draws and
+tabulates.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from experiments import entry, records
+from experiments.problems.instances import Instance
+from torch_powalm import Solution
+
+
+@hydra.main(version_base="1.3", config_path=entry.CONFIGS, config_name="solve")
+@entry.one_line
+def main(cfg: DictConfig) -> None:
+    """Instantiate, solve, write."""
+    config = settings(cfg)
+    label = f"{cfg.case},{cfg.method},nu={cfg.nu},seed={cfg.seed}-{records.digest(config)}"
+    folder = Path(cfg.output) / cfg.name / label
+    if records.finished(folder, config):
+        print(f"{folder}: finished before")
+        return
+    torch.set_num_threads(cfg.threads)
+    instance = instantiate(cfg.problem)
+    solution = instantiate(cfg.alm)(instance.problem, instance.x_1)
+    run = {
+        "status": solution.status.value,
+        "seed": cfg.seed,
+        "seconds": solution.seconds,
+        "config": config,
+        "result": result(instance, solution),
+        **records.environment(),
+    }
+    if instance.features is not None:
+        from experiments import clusters  # scikit-learn, only where it is needed
+
+        X = solution.x.numpy()
+        run["clusters"] = clusters.write(folder, X, instance.features, instance.clusters)
+    records.write(folder, run, solution.records.to_dicts())
+    print(f"{folder}: {solution.status.value} after {solution.gradient_calls} gradients")
+
+
+def settings(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved config without paths, and without what does not change the numbers."""
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    for key in ("output", "progress", "data", "features", "solver"):
+        config.pop(key, None)  # the last two stand in problem and alm as well
+    config["alm"].pop("progress")
+    if "features" in config["problem"]:
+        features = config["problem"]["features"]
+        features["data"] = {
+            "dataset": cfg.dataset,
+            "part": "sample" if cfg.data.root is None else "complete",
+        }
+        for key in ("cache", "progress"):
+            features.pop(key)
+    return config
+
+
+def result(instance: Instance, solution: Solution) -> dict[str, Any]:
+    """The end of a run, and its start."""
+    problem = instance.problem
+    start, end = problem.oracle.at(instance.x_1), problem.oracle.at(solution.x)
+    return {
+        "primal_residual": solution.residuals.primal,
+        "dual_residual": solution.residuals.dual,
+        "objective": solution.objective,
+        "f_star": instance.f_star,
+        "lagrangian": solution.objective + torch.dot(solution.y, end.r).item(),
+        "outer_iterations": len(solution.records),
+        "inner_iterations": sum(record.inner_iterations for record in solution.records),
+        "function_calls": solution.function_calls,
+        "gradient_calls": solution.gradient_calls,
+        "constraint_calls": solution.constraint_calls,
+        "start": {
+            "primal_residual": torch.linalg.vector_norm(start.r).item(),
+            "objective": start.f,
+        },
+    }
+
+
+if __name__ == "__main__":
+    entry.run(main)
