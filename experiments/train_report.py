@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "orthonormal": "Orthonormal rows in the last layer",
 }
 BASELINES = {"unconstrained": "0.6", "penalty": "#cc79a7", "cooper": "#009e73"}  # colours
+ALL = 7 * 3  # runs of an experiment: methods times seeds
 FLOOR = 1e-4  # of a violation on a logarithmic axis
 NOTES = Path(__file__).parent / "results" / "notes"
 HEAD = """# Constrained training: ours beside what one would do instead
@@ -130,6 +131,8 @@ def text(runs: Sequence[Run], costs: dict[tuple[str, str], str], folder: Path) -
         parts.append(f"## {title}\n\n`python -m experiments.train -m experiment={name}`\n")
         made = [run for run in runs if run.config["name"] == name]
         parts.append(tables.markdown(table(made, costs)) if made else "Not run.\n")
+        if 0 < len(made) < ALL:
+            parts.append(f"{len(made)} of {ALL} runs are finished.\n")
         if chosen := _weights(made):
             parts.append(f"Weights of the penalty, chosen on validation data: {chosen}.\n")
         notes = NOTES / f"training_{name}.md"
@@ -153,7 +156,7 @@ def _setting(runs: Sequence[Run]) -> str:
     return (
         f"{images['dataset']} ({images['part']}), {schedule.get('n') or 'all'} training images, a "
         f"tenth of them for validation; {schedule['epochs']} epochs of batches of "
-        f"{schedule['batch_size']}, Adam with a cosine from 1e-3 to 0, {seeds} seeds that fix "
+        f"{schedule['batch_size']}, Adam with a cosine from 1e-3 to 0, {seeds} seed(s) that fix "
         "weights, split and order for all methods. Medians with the range; the network is that of "
         "the last epoch. A violation is max(B, 0) or the largest |A|, of the strict values on all "
         "images of the part. The cost of a step is its ratio to an unconstrained one, measured in "
@@ -192,6 +195,8 @@ def _colour(label: str) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.4f}"
     return f"{median(values):.4f} ({min(values):.4f}–{max(values):.4f})"
 
 
