@@ -40,22 +40,27 @@ class LBFGS:
         self.views: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.coefficients = array("d", [0.0]) * (2 * memory)
         self.weights = torch.frombuffer(self.coefficients, dtype=torch.float64)  # its memory
+        self.converts = self.dtype != torch.float64 or like.device.type != "cpu"
         self.reset()
 
     def reset(self) -> None:
         """Forget all pairs."""
         self.size = 0
         self.end = 0  # the pairs end before row 2 · end
-        self.sy: list[list[float]] = []  # sy[i][j − i] = ⟨s_i, y_j⟩ for j ≥ i, oldest pair first
-        self.yy: list[list[float]] = []  # yy[i][j] = ⟨y_i, y_j⟩
+        # Of pair i, oldest first: ⟨s_i, y_i⟩, ⟨s_i, y_j⟩ of the younger j from the youngest on,
+        # ⟨s_j, y_i⟩ of the older j from the oldest on, and ⟨y_i, y_j⟩ of all j.
+        self.s_y: list[float] = []
+        self.younger: list[list[float]] = []
+        self.older: list[list[float]] = []
+        self.y_y: list[list[float]] = []
         self.r: Tensor | None = None  # where `products` was computed
         self.products: list[float] = []  # ⟨s_i, r⟩ and ⟨y_i, r⟩ alternating
 
     def update(self, s: Tensor, r: Tensor, r_next: Tensor) -> None:
         """Store s and y = r_next − r, unless ⟨s, y⟩ is not positive."""
         y = r_next - r
-        s_y, y_y = dot(s, y), dot(y, y)
-        if not 1e-12 * y_y < s_y < math.inf:
+        s_y, y_sq = dot(s, y), dot(y, y)
+        if not 1e-12 * y_sq < s_y < math.inf:
             return
         self.row[2 * self.end].copy_(s if s.ndim == 1 else s.reshape(-1))
         self.row[2 * self.end + 1].copy_(y if y.ndim == 1 else y.reshape(-1))
@@ -70,13 +75,15 @@ class LBFGS:
         else:
             self._multiply(y)
             with_y, self.r = self.products[:-2], None
-        with_y += (s_y, y_y)
-        self.sy.append([])
-        self.yy.append([])
-        for sy, yy, s_j, y_j in zip(self.sy, self.yy, with_y[::2], with_y[1::2], strict=True):
-            sy.append(s_j)
-            yy.append(y_j)
-        self.yy[-1] = with_y[1::2]
+        older, y_y = with_y[::2], [*with_y[1::2], y_sq]
+        for younger, s_j in zip(self.younger, older, strict=True):
+            younger.insert(0, s_j)
+        for row, y_j in zip(self.y_y, y_y, strict=False):
+            row.append(y_j)
+        self.s_y.append(s_y)
+        self.younger.append([])
+        self.older.append(older)
+        self.y_y.append(y_y)
         if self.end == 2 * self.memory + 1:
             self.rows[: 2 * self.size] = self._pairs()[0]
             self.end = self.size
@@ -85,21 +92,21 @@ class LBFGS:
         """Return d = −H r; at least one pair must be stored."""
         if r is not self.r:
             self._multiply(r)
-        scale = self.sy[-1][0] / self.yy[-1][-1]
-        a = [0.0] * self.size
+        scale = self.s_y[-1] / self.y_y[-1][-1]
+        a: list[float] = []  # from the youngest pair on
         for i in range(self.size - 1, -1, -1):
-            s_q = self.products[2 * i] - sum(map(mul, a[i + 1 :], self.sy[i][1:]))
-            a[i] = s_q / self.sy[i][0]
-        y_s = [0.0] * self.size  # ⟨y_j, Σ_{i<j} (a_i − b_i) s_i⟩, complete when j is reached
-        for i, (a_i, sy, yy) in enumerate(zip(a, self.sy, self.yy, strict=True)):
-            y_q = self.products[2 * i + 1] - sum(map(mul, a, yy))
-            c = a_i - (scale * y_q + y_s[i]) / sy[0]
-            for j in range(i + 1, self.size):
-                y_s[j] += c * sy[j - i]
-            self.coefficients[2 * i] = c
+            a.append((self.products[2 * i] - sum(map(mul, a, self.younger[i]))) / self.s_y[i])
+        a.reverse()
+        c: list[float] = []
+        for i, (a_i, y_y, older) in enumerate(zip(a, self.y_y, self.older, strict=True)):
+            y_q = self.products[2 * i + 1] - sum(map(mul, a, y_y))
+            c.append(a_i - (scale * y_q + sum(map(mul, c, older))) / self.s_y[i])
+            self.coefficients[2 * i] = c[i]
             self.coefficients[2 * i + 1] = -scale * a_i
         weights = self.weights[: 2 * self.size] if self.size < self.memory else self.weights
-        d = torch.addmv(self.flat, self._pairs()[1], weights.to(self.rows), beta=-scale, alpha=-1)
+        if self.converts:
+            weights = weights.to(self.rows)
+        d = torch.addmv(self.flat, self._pairs()[1], weights, beta=-scale, alpha=-1)
         return d if r.ndim == 1 and d.dtype == r.dtype else d.to(r.dtype).view(r.shape)
 
     def _multiply(self, r: Tensor) -> None:
@@ -118,6 +125,6 @@ class LBFGS:
 
     def _drop_oldest(self) -> None:
         self.size -= 1
-        del self.sy[0], self.yy[0], self.products[:2]
-        for row in self.yy:
-            del row[0]
+        del self.s_y[0], self.younger[0], self.older[0], self.y_y[0], self.products[:2]
+        for older, y_y in zip(self.older, self.y_y, strict=True):
+            del older[0], y_y[0]
