@@ -16,6 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 BAD_INPUT = (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException)
 CONFIGS = str(Path(__file__).parent.parent / "configs")
 FULL_ERROR = "HYDRA_FULL_ERROR" in os.environ
+NUMBERS = (
+    *("nu", "seed", "n", "m", "r", "s", "eps", "scale", "factor", "threads", "beta_1", "omega"),
+    *("lam", "sigma_1", "max_outer", "max_inner", "max_gradients", "epochs", "batch_size", "lr"),
+)
 
 
 def one_line(job: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
@@ -24,6 +28,7 @@ def one_line(job: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
     @wraps(job)
     def wrapped(cfg: DictConfig) -> None:
         try:
+            check_numbers(cfg)
             job(cfg)
         except BAD_INPUT as error:
             if FULL_ERROR or HydraConfig.get().mode is RunMode.MULTIRUN:
@@ -31,6 +36,15 @@ def one_line(job: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
             _end(error)
 
     return wrapped
+
+
+def check_numbers(cfg: DictConfig) -> None:
+    """Raise where a word stands for a number, which Hydra takes from the command line as it is."""
+    for key, value in cfg.items():
+        if isinstance(value, DictConfig):
+            check_numbers(value)
+        elif key in NUMBERS and isinstance(value, str):
+            raise TypeError(f"{key} must be a number, got {value!r}")
 
 
 def run(main: Callable[[], None]) -> None:

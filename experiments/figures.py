@@ -88,7 +88,7 @@ def violins(runs: Sequence[Run], experiment: str) -> Figure:
     counts.set_ylabel(unit(runs))
     objectives.set_ylabel("objective at the end")
     hollow = Line2D([], [], marker="o", color="0.3", label="the paper's table", **HOLLOW)
-    counts.legend(handles=[hollow], frameon=False)
+    counts.legend(handles=[hollow], frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
     return figure
 
 

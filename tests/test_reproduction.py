@@ -166,6 +166,8 @@ def test_another_seed_gives_another_record(finished, tmp_path):
         (["experiment=clustering_mnist", "data.download=true"], "data.root must be a folder"),
         (["experiment=gevp", "nu=0"], r"nu must be in \(0, 1\], got 0"),
         (["experiment=gevp", "nu=1.5"], r"nu must be in \(0, 1\], got 1.5"),
+        (["experiment=gevp", "nu=abc"], "nu must be a number, got 'abc'"),
+        (["experiment=gevp", "problem.n=abc"], "n must be a number, got 'abc'"),
         (["experiment=gevp", "n=0"], "n must be at least 1, got 0"),
         (["experiment=qp_double", "problem.m=101"], r"m must be in \[1, n = 100\], got 101"),
         (["experiment=nothing"], "Could not find 'experiment/nothing'"),
