@@ -1,0 +1,26 @@
+"""What a convex term g has to offer."""
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class Proximable(Protocol):
+    """A convex term with a cheap proximal operator.
+
+    is_indicator says that g is the indicator of a set: 0 wherever its prox lands.
+    """
+
+    @property
+    def is_indicator(self) -> bool:
+        """Whether g only takes the values 0 and inf."""
+
+    def value(self, x: Tensor) -> float:
+        """Value g(x)."""
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """Minimiser of g(u) + ‖u − v‖² / (2 step) for step > 0, in memory of its own."""
+
+    def distance(self, x: Tensor, v: Tensor) -> float:
+        """Distance from −v to ∂g(x)."""

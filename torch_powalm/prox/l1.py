@@ -1,0 +1,38 @@
+"""The sum of absolute values."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torch_powalm.prox.common import check_positive, length, shrink
+
+
+@dataclass(frozen=True)
+class L1:
+    """g(x) = weight Σ |x_i|.
+
+    Args:
+        weight: > 0.
+    """
+
+    is_indicator: ClassVar[bool] = False
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        check_positive("weight", self.weight)
+
+    def value(self, x: Tensor) -> float:
+        """The sum weight Σ |x_i|."""
+        return self.weight * float(x.abs().sum().item())
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """Soft threshold: v less its projection onto |v_i| ≤ weight · step."""
+        return shrink(v, self.weight * step)
+
+    def distance(self, x: Tensor, v: Tensor) -> float:
+        """Subdifferential: s_i = weight · sign(x_i), or |s_i| ≤ weight where x_i = 0."""
+        smooth = torch.add(v, x / x.abs(), alpha=self.weight)
+        return length(torch.where(x == 0, shrink(v, self.weight), smooth))

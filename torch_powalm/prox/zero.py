@@ -1,0 +1,27 @@
+"""No term."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from torch_powalm.prox.common import length
+
+
+@dataclass(frozen=True)
+class Zero:
+    """No term: g(x) = 0."""
+
+    is_indicator: ClassVar[bool] = True
+
+    def value(self, x: Tensor) -> float:
+        """0."""
+        return 0.0
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """A copy of v."""
+        return v.clone()
+
+    def distance(self, x: Tensor, v: Tensor) -> float:
+        """‖v‖."""
+        return length(v)
