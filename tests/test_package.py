@@ -13,7 +13,7 @@ PACKAGE = ROOT / "torch_powalm"
 ALLOWED = {
     # the core of both routes
     "functional": set(),
-    "prox": set(),
+    "prox": {"prox"},
     "result": set(),
     "dual": {"functional", "result"},
     # the training route
