@@ -15,7 +15,7 @@ from torch_powalm.result import Residuals
 
 _UNBOUNDED = 1e12  # how far ψ may fall, relative to the first value of f
 _STARVED = 2000  # evaluations within which ψ has to fall
-_FALL = 1e-9  # by this, relative to itself
+_FALL = 1e-12  # by this, relative to itself
 
 
 class Problem:
