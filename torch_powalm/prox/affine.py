@@ -7,7 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import check_finite, check_matrix, indicator, length, rounding
+from torch_powalm.prox.checks import check_finite, check_matrix
+from torch_powalm.prox.faces import indicator
+from torch_powalm.prox.norms import length, rounding
 
 
 @dataclass(frozen=True, eq=False)

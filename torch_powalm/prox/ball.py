@@ -6,16 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torch_powalm.prox.common import (
-    as_tensor,
-    check_finite,
-    check_positive,
-    indicator,
-    length,
-    like,
-    rounding,
-    shorten_by_ray,
-)
+from torch_powalm.prox.checks import as_tensor, check_finite, check_positive
+from torch_powalm.prox.faces import indicator, like, shorten_by_ray
+from torch_powalm.prox.norms import length, rounding
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import as_tensor, first, indicator, length, like, rounding
+from torch_powalm.prox.checks import as_tensor, first
+from torch_powalm.prox.faces import indicator, like
+from torch_powalm.prox.norms import length, rounding
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import check_positive, length, shrink
+from torch_powalm.prox.checks import check_positive
+from torch_powalm.prox.norms import length
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,13 @@ class L1:
 
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Soft threshold: v less its projection onto |v_i| ≤ weight · step."""
-        return shrink(v, self.weight * step)
+        return _shrink(v, self.weight * step)
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Subdifferential: s_i = weight · sign(x_i), or |s_i| ≤ weight where x_i = 0."""
         smooth = torch.add(v, x / x.abs(), alpha=self.weight)
-        return length(torch.where(x == 0, shrink(v, self.weight), smooth))
+        return length(torch.where(x == 0, _shrink(v, self.weight), smooth))
+
+
+def _shrink(v: Tensor, threshold: float) -> Tensor:
+    return v - v.clamp(-threshold, threshold)

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import check_positive, length, lengths
+from torch_powalm.prox.checks import check_positive
+from torch_powalm.prox.norms import length, lengths
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torch_powalm.prox.common import indicator, length, shorten_by_orthant
+from torch_powalm.prox.faces import indicator, shorten_by_orthant
+from torch_powalm.prox.norms import length
 
 
 @dataclass(frozen=True)

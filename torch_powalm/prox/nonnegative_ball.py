@@ -6,14 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torch_powalm.prox.common import (
-    check_positive,
-    indicator,
-    length,
-    rounding,
-    shorten_by_orthant,
-    shorten_by_ray,
-)
+from torch_powalm.prox.checks import check_positive
+from torch_powalm.prox.faces import indicator, shorten_by_orthant, shorten_by_ray
+from torch_powalm.prox.norms import length, rounding
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import check_matrix, check_positive, length, rounding
+from torch_powalm.prox.checks import check_matrix, check_positive
+from torch_powalm.prox.norms import length, rounding
 
 
 @dataclass(frozen=True)

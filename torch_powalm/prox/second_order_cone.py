@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import indicator, length, lengths, rounding
+from torch_powalm.prox.faces import indicator
+from torch_powalm.prox.norms import length, lengths, rounding
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_powalm.prox.base import Proximable
-from torch_powalm.prox.common import length
+from torch_powalm.prox.norms import length
 
 
 @dataclass(frozen=True, eq=False)

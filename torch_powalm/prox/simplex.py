@@ -7,7 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.common import check_positive, count, indicator, length, rounding
+from torch_powalm.prox.checks import check_positive
+from torch_powalm.prox.faces import indicator
+from torch_powalm.prox.norms import length, rounding
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Simplex:
         # entries that stay positive now lie in (−total, 0]: a large common shift costs no digits
         rows = rows - rows.amax(-1, keepdim=True)
         sums = rows.sort(dim=-1, descending=True).values.cumsum(-1)
-        tau = ((sums - self.total) / count(rows)).amax(-1, keepdim=True)
+        tau = ((sums - self.total) / _count(rows)).amax(-1, keepdim=True)
         x = (rows - tau).clamp_(min=0.0)
         # the rounding of τ adds up over the positive entries: a Newton step takes it out of the sum
         positive = x > 0
@@ -67,9 +69,13 @@ class Simplex:
         size = support.sum(-1, keepdim=True)
         a = a - (a * support).sum(-1, keepdim=True) / size
         sums = a.masked_fill(support, -math.inf).sort(dim=-1, descending=True).values.cumsum(-1)
-        mu = (sums / (size + count(a))).amax(-1, keepdim=True).clamp_(min=0.0)
+        mu = (sums / (size + _count(a))).amax(-1, keepdim=True).clamp_(min=0.0)
         residual = a - mu
         return length(torch.where(support, residual, residual.clamp(min=0.0)))
 
     def _rows(self, x: Tensor) -> Tensor:
         return x.reshape(-1) if self.dim is None else x.movedim(self.dim, -1)
+
+
+def _count(rows: Tensor) -> Tensor:
+    return torch.arange(1, rows.shape[-1] + 1, dtype=rows.dtype, device=rows.device)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torch_powalm.prox.common import length
+from torch_powalm.prox.norms import length
 
 
 @dataclass(frozen=True)
