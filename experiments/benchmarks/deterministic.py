@@ -2,10 +2,10 @@
 
     python -m experiments.benchmarks.deterministic [--tasks NAME …] [--root FOLDER]
 
-One process, one thread. The settings of every peer are tried on the first instance of a task, for a
-short time; then its recommended settings (if they got there) and the best of the grid run on all
+One process, one thread. Trials: every setting of every peer on the first instance of a task.
+Finals: the recommended settings and the best of the grid, where they reached the tolerances, on all
 instances, in rounds that rotate the order where runs are short. On the clustering with n = 1000
-peers run with the settings that were best with n = 200. Ours runs with its defaults. A ratio is the
+the settings are those that were best with n = 200. Ours runs with its defaults. A ratio is the
 median over rounds of (method / ours with ν = 1 and the same kind of oracle in that round). Writes
 deterministic.csv, rows of the tasks that were run in place of older ones.
 """
@@ -34,7 +34,8 @@ from torch_powalm import Problem
 RESULTS = Path(__file__).parent.parent / "results" / "benchmarks"
 REFERENCE = "ours ν = 1"
 START = 5.36e-4  # of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
-LONG = 2.0  # seconds from which a run is neither warmed up nor repeated
+STAGES = ("trial", "final")
+LONG = 1.0  # seconds from which a run is neither warmed up nor repeated
 COLUMNS = (
     *("task", "seed", "method", "oracle", "setting", "stage", "status", "primal", "dual"),
     *("multiplier", "objective", "function_calls", "gradient_calls", "wall", "cpu"),
@@ -51,15 +52,16 @@ class Plan(NamedTuple):
         seeds: how many.
         rounds: of short runs.
         budget: seconds of a run.
-        trial: seconds of a run of the grid; None to take the settings of another task.
-        settings: of that task.
+        trial: seconds of a run of the grid.
+        settings: the task whose trials choose the settings, instead of its own; then its own trial
+            is one of the recommended settings only.
     """
 
     instances: Callable[[int], Task]
     seeds: int
     rounds: int
     budget: float
-    trial: float | None
+    trial: float
     settings: str = ""
 
 
@@ -147,52 +149,62 @@ def plans(root: str | None) -> dict[str, Plan]:
         return build
 
     return {
-        "GEVP n=500": Plan(gevp, 3, 5, 20.0, 6.0),
-        "QP n=100": Plan(qp, 10, 3, 20.0, 6.0),
-        "clustering n=200": Plan(cluster(200, 1e-3), 5, 1, 20.0, 8.0),
-        "clustering n=1000": Plan(cluster(1000, START), 1, 1, 60.0, None, "clustering n=200"),
+        "GEVP n=500": Plan(gevp, 3, 5, 30.0, 10.0),
+        "QP n=100": Plan(qp, 10, 1, 30.0, 10.0),
+        "clustering n=200": Plan(cluster(200, 1e-3), 5, 1, 30.0, 10.0),
+        "clustering n=1000": Plan(cluster(1000, START), 1, 1, 120.0, 60.0, "clustering n=200"),
     }
 
 
-def compare(plan: Plan, previous: Sequence[Row], names: Iterable[str] = peers.PEERS) -> list[Row]:
-    """All rows of a task.
-
-    Args:
-        plan: of the task.
-        previous: rows from which settings are taken where the plan says so.
-        names: of the peers.
-    """
-    first = plan.instances(0)
-    rows, entries = [], _entries(ours, ours.METHODS)
+def trials(plan: Plan, names: Iterable[str] = peers.PEERS) -> list[Row]:
+    """Every setting of every peer on the first instance."""
+    first, rows = plan.instances(0), []
     for name in names:
         module = peers.load(name)
         if isinstance(module, str):
-            rows.append(_row(first, name, "", "", "final") | {"status": module})
+            rows.append(_row(first, name, "", "", "trial") | {"status": module})
             continue
-        for entry in _entries(module, module.METHODS):
-            tried = [entry] if plan.trial is None else _grid(entry, module)
-            if plan.trial is None:
-                entries += _carried(entry, module, previous, plan.settings)
+        for entry in _entries(module):
+            if plan.settings:
+                rows += _try([entry], first, plan.trial)
             else:
-                trials = _try(tried, first, plan.trial)
-                rows += trials
-                entries += _chosen(tried, trials)
-    failed: set[int] = set()
-    for seed in range(plan.seeds):
-        task = plan.instances(seed)
-        used = [entry for entry in entries if id(entry) not in failed]
-        rows += interleave(used, task, plan.rounds, plan.budget)
-        failed |= (
-            {id(e) for e in used if not any(o.reached for o in e.outcomes)} if not seed else set()
-        )
+                rows += _try(_grid(entry, module), first, plan.trial)
     return rows
 
 
-def _entries(module: Any, methods: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+def finals(plan: Plan, tried: Sequence[Row], names: Iterable[str] = peers.PEERS) -> list[Row]:
+    """Ours and what reached the tolerances in the trials, on all instances.
+
+    Args:
+        plan: of the task.
+        tried: rows of all trials so far.
+        names: of the peers.
+    """
+    source = plan.settings or plan.instances(0).name
+    entries = _entries(ours)
+    for name in names:
+        module = peers.load(name)
+        if isinstance(module, str):
+            continue
+        for entry in _entries(module):
+            found = [row for row in tried if _belongs(row, entry, source)]
+            entries += _chosen(_grid(entry, module), found)
+    rows = []
+    for seed in range(plan.seeds):
+        rows += interleave(entries, plan.instances(seed), plan.rounds, plan.budget)
+    return rows
+
+
+def _belongs(row: Row, entry: Entry, task: str) -> bool:
+    known = (row["task"], row["method"], row["oracle"], row["stage"], row["status"])
+    return known == (task, entry.method, entry.oracle, "trial", "reached")
+
+
+def _entries(module: Any) -> list[Entry]:
     """One for each method and kind of oracle, with the recommended settings."""
     return [
         Entry(method, module.solve, *next(iter(settings.items())), oracle)
-        for method, settings in methods.items()
+        for method, settings in module.METHODS.items()
         for oracle in module.ORACLES
     ]
 
@@ -213,36 +225,13 @@ def _try(grid: Sequence[Entry], task: Task, budget: float) -> list[Row]:
     return rows
 
 
-def _chosen(grid: Sequence[Entry], trials: Sequence[Row]) -> list[Entry]:
-    """The best of the grid, and the recommended settings if these reached the tolerances."""
-    best = min(zip(trials, grid, strict=True), key=lambda pair: _rank(pair[0]))[1]
-    if best is not grid[0] and trials[0]["status"] == "reached":
-        return [grid[0], best]
-    return [best]
-
-
-def _rank(row: Row) -> tuple[bool, float]:
-    """Fast runs first, then by how far the others got."""
-    if row["status"] == "reached":
-        return False, float(row["cpu"])
-    if row["primal"] == "":
-        return True, float("inf")
-    return True, max(float(row["primal"]), float(row["dual"]))
-
-
-def _carried(entry: Entry, module: Any, previous: Sequence[Row], task: str) -> list[Entry]:
-    """The entry with the settings that were best on another task; recommended without it."""
-    trials = [
-        row
-        for row in previous
-        if (row["task"], row["method"], row["oracle"], row["stage"])
-        == (task, entry.method, entry.oracle, "trial")
-    ]
-    if not trials:
-        return [entry]
-    grid = {e.setting: e for e in _grid(entry, module)}
-    best = min((row for row in trials if row["setting"] in grid), key=_rank)
-    return [grid[best["setting"]]]
+def _chosen(grid: Sequence[Entry], reached: Sequence[Row]) -> list[Entry]:
+    """The recommended settings and the best of the grid, as far as they reached the tolerances."""
+    if not reached:
+        return []
+    best = min(reached, key=lambda row: float(row["cpu"]))["setting"]
+    recommended = {row["setting"] for row in reached} & {grid[0].setting}
+    return [entry for entry in grid if entry.setting in recommended | {best}]
 
 
 def interleave(entries: Sequence[Entry], task: Task, rounds: int, budget: float) -> list[Row]:
@@ -336,6 +325,7 @@ def main() -> None:
     """Run the tasks and write the CSV after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=list(plans(None)), choices=plans(None))
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--root", help="folder of the complete images; else the carried sample")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -343,15 +333,18 @@ def main() -> None:
     warm_up()
     path = args.output / "deterministic.csv"
     for name in args.tasks:
-        previous = [row for row in read(path) if row["task"] != name]
-        rows = compare(plans(args.root)[name], previous)
-        write(path, sorted([*previous, *rows], key=_order))
-        write_machine(args.output / "deterministic.json")
-        print(f"{name}: {sum(row['status'] == 'reached' for row in rows)} of {len(rows)} reached")
+        for stage in args.stages:
+            kept = [row for row in read(path) if (row["task"], row["stage"]) != (name, stage)]
+            plan = plans(args.root)[name]
+            rows = trials(plan) if stage == "trial" else finals(plan, kept)
+            write(path, sorted([*kept, *rows], key=_order))
+            write_machine(args.output / "deterministic.json")
+            reached = sum(row["status"] == "reached" for row in rows)
+            print(f"{name}, {stage}: {reached} of {len(rows)} reached", flush=True)
 
 
-def _order(row: Row) -> int:
-    return list(plans(None)).index(row["task"])
+def _order(row: Row) -> tuple[int, bool]:
+    return list(plans(None)).index(row["task"]), row["stage"] == "final"
 
 
 if __name__ == "__main__":

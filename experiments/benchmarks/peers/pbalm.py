@@ -1,10 +1,10 @@
 """pbalm: a proximal augmented Lagrangian in JAX over alpaqa's PANOC.
 
 Recommended: its defaults. Tuned: no search for a feasible start, the first penalty, the inner
-tolerance that falls, and the classical method without the proximal term. It needs functions in JAX, so it has twins of our three problems; the ball of the
-clustering is an inequality. It shifts every constraint by its tolerance, so it is asked for
-eps/(2√m). Gradients are counted by its own counter, so there is no count where it does not end. Its
-files need Python 3.12.
+tolerance that falls, and the classical method without the proximal term. It needs functions in JAX,
+so it has twins of our three problems; the ball of the clustering is an inequality. It shifts every
+constraint by its tolerance, so it is asked for eps/(2√m). Gradients are counted by its own counter:
+there is no count where it does not end. Its files need Python 3.12.
 """
 
 import contextlib
