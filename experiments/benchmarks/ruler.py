@@ -289,7 +289,7 @@ def best_multipliers(problem: Problem, x: Tensor, eps: float) -> Tensor:
 def _half_squared_distance(
     y: Any, problem: Problem, x: Tensor, products: "_Products"
 ) -> tuple[float, Any]:
-    d = _shortest(problem.g, x, products.grad_f + products.pull(torch.from_numpy(y)))
+    d = _shortest(problem.g, x, products.grad_f + products.pull(torch.from_numpy(y.copy())))
     return 0.5 * (d * d).sum().item(), products.push(d)
 
 
