@@ -96,16 +96,18 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
 def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
     installed = [name for name in ("alpaqa", "scipy") if not isinstance(peers.load(name), str)]
     plan = deterministic.Plan(lambda seed: deterministic.gevp(seed, n=12), 2, 1, 5.0, 2.0, 5.0)
-    rows = deterministic.trials(plan, [*installed, "does_not_exist"])
+    rows = deterministic.trials(plan, (), [*installed, "does_not_exist"])
     rows += deterministic.finals(plan, rows, installed)
     for row in rows:
         row["task"] = "GEVP n=500"
     results = tmp_path / "benchmarks"
     deterministic.write(results / "deterministic.csv", rows)
-    found = robust.robustness(1, (1.0,))
-    assert [row["own_status"] for row in found].count("converged") >= len(found) - 1
-    robust_rows = [*found, *robust.against(1, tuple(set(installed) & {"alpaqa"}))]
-    deterministic.write(results / "robust.csv", robust_rows, robust.COLUMNS)
+    found = robust.compare(
+        1, 1, robust.FAMILIES, (1.0,), tuple(name for name in installed if name == "alpaqa")
+    )
+    own = [row["own_status"] for row in found if row["method"] == "ours ν = 1"]
+    assert own.count("converged") >= len(own) - 1
+    deterministic.write(results / "robust.csv", found, robust.COLUMNS)
     sizes = scaling.clusters(30, 10, 1) + scaling.clusters(60, 10, 1)
     sizes += scaling.constraints(10, 2) + scaling.constraints(20, 2)
     deterministic.write(results / "scaling.csv", sizes, scaling.COLUMNS)

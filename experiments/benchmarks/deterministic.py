@@ -54,8 +54,7 @@ class Plan(NamedTuple):
         budget: seconds of a run.
         trial: seconds of a run of the grid.
         slow: seconds from which a trial is not run again, but stands for the final.
-        settings: the task whose trials choose the settings, instead of its own; then its own trial
-            is one of the recommended settings only.
+        settings: the task whose trials choose the settings, instead of its own.
     """
 
     instances: Callable[[int], Task]
@@ -160,8 +159,18 @@ def plans(root: str | None) -> dict[str, Plan]:
     }
 
 
-def trials(plan: Plan, names: Iterable[str] = peers.PEERS) -> list[Row]:
-    """Every setting of every peer on the first instance."""
+def trials(
+    plan: Plan, previous: Sequence[Row] = (), names: Iterable[str] = peers.PEERS
+) -> list[Row]:
+    """Every setting of every peer on the first instance.
+
+    Where another task chooses the settings: the recommended ones of what failed there, once more.
+
+    Args:
+        plan: of the task.
+        previous: rows of the other tasks.
+        names: of the peers.
+    """
     first, rows = plan.instances(0), []
     for name in names:
         module = peers.load(name)
@@ -170,7 +179,8 @@ def trials(plan: Plan, names: Iterable[str] = peers.PEERS) -> list[Row]:
             continue
         for entry in _entries(module):
             if plan.settings:
-                rows += _try([entry], first, plan.trial)
+                if not any(_belongs(row, entry, plan.settings) for row in previous):
+                    rows += _try([entry], first, plan.trial)
             else:
                 rows += _try(_grid(entry, module), first, plan.trial)
     return rows
@@ -358,7 +368,7 @@ def main() -> None:
         for stage in args.stages:
             kept = [row for row in read(path) if (row["task"], row["stage"]) != (name, stage)]
             plan = plans(args.root)[name]
-            rows = trials(plan) if stage == "trial" else finals(plan, kept)
+            rows = trials(plan, kept) if stage == "trial" else finals(plan, kept)
             write(path, sorted([*kept, *rows], key=_order))
             write_machine(args.output / "deterministic.json")
             reached = sum(row["status"] == "reached" for row in rows)
