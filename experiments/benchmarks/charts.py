@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.deterministic import REFERENCE, Row, plans, read
 from experiments.benchmarks.requirements import finals, medians
@@ -67,7 +68,7 @@ def profiles(rows: Sequence[Row], path: Path) -> None:
     if not rows:
         return
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    problems = _shared(rows, methods)
+    problems = shared(rows, methods)
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for axis, column in zip(axes, ("gradient_calls", "cpu"), strict=True):
         _profile(axis, rows, methods, problems, column)
@@ -81,7 +82,8 @@ def profiles(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def _shared(rows: Sequence[Row], methods: Sequence[str]) -> list[tuple[str, str, str]]:
+def shared(rows: Sequence[Row], methods: Sequence[str]) -> list[tuple[str, str, str]]:
+    """The problems that all methods have run."""
     seen = [
         {(r["family"], r["scaling"], r["seed"]) for r in rows if r["method"] == method}
         for method in methods
@@ -133,6 +135,9 @@ def scaling(rows: Sequence[Row], path: Path) -> None:
         for name in names:
             axis.loglog(*_points(rows, name), marker="o", label=name)
         axis.set_xlabel("points n of the clustering, r = 20")
+        sizes = _points(rows, names[0])[0]
+        axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.legend(frameon=False)
     for name in ("floor", "ours ν = 1", "ours ν = 0.7"):
         axes[2].loglog(*_points(rows, f"{name}, µs per step"), marker="o", label=name)

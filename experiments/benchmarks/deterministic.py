@@ -33,6 +33,7 @@ from torch_powalm import Problem
 
 RESULTS = Path(__file__).parent.parent / "results" / "benchmarks"
 REFERENCE = "ours ν = 1"
+SMALL = "clustering n=200"
 START = 5.36e-4  # of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
 STAGES = ("trial", "final")
 LONG = 1.0  # seconds from which a run is neither warmed up nor repeated
@@ -55,6 +56,7 @@ class Plan(NamedTuple):
         trial: seconds of a run of the grid.
         slow: seconds from which a trial is not run again, but stands for the final.
         settings: the task whose trials choose the settings, instead of its own.
+        oracles: the kinds that methods with both of them run with.
     """
 
     instances: Callable[[int], Task]
@@ -64,6 +66,7 @@ class Plan(NamedTuple):
     trial: float
     slow: float
     settings: str = ""
+    oracles: tuple[str, ...] = ("hand", "autograd")
 
 
 @dataclass
@@ -152,10 +155,8 @@ def plans(root: str | None) -> dict[str, Plan]:
     return {
         "GEVP n=500": Plan(gevp, 3, 5, 30.0, 6.0, 1.0),
         "QP n=100": Plan(qp, 10, 1, 30.0, 6.0, 1.0),
-        "clustering n=200": Plan(cluster(200, 1e-3), 5, 1, 30.0, 6.0, 3.0),
-        "clustering n=1000": Plan(
-            cluster(1000, START), 1, 1, 120.0, 40.0, 120.0, "clustering n=200"
-        ),
+        SMALL: Plan(cluster(200, 1e-3), 5, 1, 30.0, 6.0, 3.0),
+        "clustering n=1000": Plan(cluster(1000, START), 1, 1, 120.0, 40.0, 120.0, SMALL, ("hand",)),
     }
 
 
@@ -177,7 +178,7 @@ def trials(
         if isinstance(module, str):
             rows.append(_row(first, name, "", "", "trial") | {"status": module})
             continue
-        for entry in _entries(module):
+        for entry in _entries(module, plan.oracles):
             if plan.settings:
                 if not any(_belongs(row, entry, plan.settings) for row in previous):
                     rows += _try([entry], first, plan.trial)
@@ -195,12 +196,12 @@ def finals(plan: Plan, tried: Sequence[Row], names: Iterable[str] = peers.PEERS)
         names: of the peers.
     """
     source = plan.settings or plan.instances(0).name
-    entries, slow = _entries(ours), []
+    entries, slow = _entries(ours, plan.oracles), []
     for name in names:
         module = peers.load(name)
         if isinstance(module, str):
             continue
-        for entry in _entries(module):
+        for entry in _entries(module, plan.oracles):
             found = [row for row in tried if _belongs(row, entry, source)]
             for chosen in _chosen(_grid(entry, module), found):
                 trial = next(row for row in found if row["setting"] == chosen.setting)
@@ -232,12 +233,13 @@ def _belongs(row: Row, entry: Entry, task: str) -> bool:
     return known == (task, entry.method, entry.oracle, "trial", "reached")
 
 
-def _entries(module: Any) -> list[Entry]:
+def _entries(module: Any, oracles: Sequence[str]) -> list[Entry]:
     """One for each method and kind of oracle, with the recommended settings."""
     return [
         Entry(method, module.solve, *next(iter(settings.items())), oracle)
         for method, settings in module.METHODS.items()
         for oracle in module.ORACLES
+        if oracle in oracles or len(module.ORACLES) == 1
     ]
 
 
@@ -358,6 +360,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", nargs="+", default=list(plans(None)), choices=plans(None))
     parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
+    parser.add_argument("--peers", nargs="+", default=list(peers.PEERS), choices=peers.PEERS)
+    parser.add_argument("--seeds", type=int, help="instances of each task; else its own number")
     parser.add_argument("--root", help="folder of the complete images; else the carried sample")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -366,13 +370,34 @@ def main() -> None:
     path = args.output / "deterministic.csv"
     for name in args.tasks:
         for stage in args.stages:
-            kept = [row for row in read(path) if (row["task"], row["stage"]) != (name, stage)]
+            again = _methods(args.peers) | (set() if stage == "trial" else set(ours.METHODS))
+            kept = [
+                row
+                for row in read(path)
+                if (row["task"], row["stage"]) != (name, stage) or row["method"] not in again
+            ]
             plan = plans(args.root)[name]
-            rows = trials(plan, kept) if stage == "trial" else finals(plan, kept)
+            plan = plan._replace(seeds=args.seeds or plan.seeds)
+            if stage == "trial":
+                rows = trials(plan, kept, args.peers)
+            else:
+                rows = finals(plan, kept, args.peers)
             write(path, sorted([*kept, *rows], key=_order))
-            write_machine(args.output / "deterministic.json")
+            write_machine(
+                args.output / "deterministic.json", images=Source("mnist", args.root).part
+            )
             reached = sum(row["status"] == "reached" for row in rows)
             print(f"{name}, {stage}: {reached} of {len(rows)} reached", flush=True)
+
+
+def _methods(names: Iterable[str]) -> set[str]:
+    """The methods of peers, and the names of those that are not installed."""
+    found = set(names)
+    for name in names:
+        module = peers.load(name)
+        if not isinstance(module, str):
+            found |= set(module.METHODS)
+    return found
 
 
 def _order(row: Row) -> tuple[int, bool]:

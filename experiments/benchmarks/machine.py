@@ -8,9 +8,9 @@ from experiments import records
 from experiments.benchmarks import peers
 
 
-def write_machine(path: Path) -> None:
-    """Machine, commit and versions, without names and paths."""
-    found = records.environment()
+def write_machine(path: Path, **more: str) -> None:
+    """Machine, commit and versions, without names and paths, and what else is to be known."""
+    found = records.environment() | more
     found["machine"]["processor"] = _processor()
     found["versions"] |= peers.versions()
     path.parent.mkdir(parents=True, exist_ok=True)

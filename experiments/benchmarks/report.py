@@ -117,19 +117,22 @@ def _training_line(overhead: Sequence[Row]) -> dict[str, str]:
 
 
 def _robust_line(robust: Sequence[Row]) -> dict[str, str]:
-    shares = {}
-    for method in dict.fromkeys(row["method"] for row in robust):
-        of = [row for row in robust if row["method"] == method]
-        shares[method] = sum(row["status"] == "reached" for row in of) / len(of)
-    others = {k: v for k, v in shares.items() if not k.startswith("ours")}
+    """How many of the problems that all have run are solved."""
+    methods = list(dict.fromkeys(row["method"] for row in robust))
+    problems = charts.shared(robust, methods)
+    solved = dict.fromkeys(methods, 0)
+    for row in robust:
+        if (row["family"], row["scaling"], row["seed"]) in problems:
+            solved[row["method"]] += row["status"] == "reached"
+    others = {k: v for k, v in solved.items() if not k.startswith("ours")}
     name = max(others, key=lambda key: others[key]) if others else MISSING
-    best = others.get(name, 0.0)
+    best = others.get(name, 0)
     return {
-        "task": "random problems solved",
-        "best peer": f"{name} ({best:.0%})",
-        "ν = 1 / best peer": f"{shares[REFERENCE]:.0%}",
+        "task": f"random problems solved, of {len(problems)}",
+        "best peer": f"{name} ({best})",
+        "ν = 1 / best peer": f"{solved[REFERENCE]} against {best}",
         "best ν / best peer": MISSING,
-        "first": "yes" if shares[REFERENCE] >= best else "no",
+        "first": "yes" if solved[REFERENCE] >= best else "no",
     }
 
 
@@ -238,6 +241,7 @@ def machine(results: Path) -> str:
         lines.append(
             f"- {path.stem}: {machine['processor']}, {machine['cores']} cores, one thread; commit "
             f"{str(found['commit'])[:10]}; "
+            + (f"features of the {found['images']} images; " if "images" in found else "")
             + ", ".join(f"{name} {version}" for name, version in versions.items())
         )
     return "\n".join(lines) + "\n"
@@ -248,7 +252,7 @@ def _equal(a: float, b: float) -> bool:
 
 
 def _count(value: float) -> str:
-    return f"{value:,.0f}" if value == value else MISSING
+    return f"{value:,.0f}" if value > 0 else MISSING
 
 
 def _two(value: float) -> str:

@@ -137,7 +137,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     args: Any = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    rows: list[Row] = []
+    clusters(POINTS[0], args.gradients)  # the first one also loads code
     for n in track(POINTS, "clustering by size"):
         rows += clusters(n, args.gradients)
     for m in track(CONSTRAINTS, "training by constraints"):
