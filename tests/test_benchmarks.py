@@ -87,7 +87,7 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
     for settings in module.METHODS.values():
         autograd = "hand" not in module.ORACLES
         arguments = next(iter(settings.values()))
-        outcome = ruler.run(module.solve, task, 3.0, autograd=autograd, **arguments)
+        outcome = ruler.run(module.solve, task, 1.0, autograd=autograd, **arguments)
         assert outcome.measured is not None or outcome.status == "time-out"
         assert not outcome.status.startswith("error"), outcome.status
 
