@@ -1,5 +1,6 @@
 """What the benchmarks are to show, answered from their CSVs."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -51,12 +52,33 @@ def best_peer(
         oracle: "hand" or "autograd".
         of: how the names of the peers begin that are looked at.
     """
+    rows = [row for row in finals(rows, task) if row["oracle"] == oracle]
+    runs = Counter((row["method"], row["setting"]) for row in rows)
     found = {
         f"{key[0]}, {key[2]}": values["cpu_ratio"]
-        for key, values in _complete(finals(rows, task)).items()
-        if not key[0].startswith("ours") and key[1] == oracle and key[0].startswith(of)
+        for key, values in _complete(rows).items()
+        if not key[0].startswith("ours")
+        and key[0].startswith(of)
+        and runs[key[0], key[2]] == max(runs.values())
     }
     return min(found.items(), key=lambda item: item[1]) if found else None
+
+
+def at_lowest(rows: Sequence[Row], task: str) -> dict[Key, str]:
+    """On how many instances a method ended at the lowest objective that any method found."""
+    good = [row for row in finals(rows, task) if row["status"] == "reached"]
+    lowest: dict[str, float] = {}
+    for row in good:
+        value = float(row["objective"])
+        lowest[row["seed"]] = min(value, lowest.get(row["seed"], value))
+    hits: Counter[Key] = Counter()
+    runs: Counter[Key] = Counter()
+    for row in good:
+        key = row["method"], row["oracle"], row["setting"]
+        least = lowest[row["seed"]]
+        runs[key] += 1
+        hits[key] += abs(float(row["objective"]) - least) <= 1e-3 * max(1.0, abs(least))
+    return {key: f"{hits[key]} of {runs[key]}" for key in runs}
 
 
 def _complete(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
@@ -133,6 +155,9 @@ def _others(rows: Sequence[Row], task: str) -> dict[str, str]:
     what = f"{task}: ahead of every other Python peer"
     if not finals(rows, task):
         return _line(what, None, "")
+    tried = {row["method"] for row in rows if row["task"] == task and row["stage"] == "trial"}
+    if not any(not name.startswith("alpaqa") for name in tried):
+        return _line(what, None, "no other peer was run")
     behind = {}
     for key, values in _complete(finals(rows, task)).items():
         if not key[0].startswith(("ours", "alpaqa")):
