@@ -37,8 +37,8 @@ def text(results: Path) -> str:
         "## In ten lines\n",
         markdown(ten_lines(rows, overhead, robust, sizes)),
         "Ratios below 1: we are faster. The best peer is the fastest that reached the tolerances "
-        "on every instance. All these problems have many local solutions; the last column counts the "
-        "instances on which a method ended at the lowest objective that any of them found.\n",
+        "on every instance. All these problems have many local solutions; the last column counts "
+        "the instances on which a method ended at the lowest objective that any of them found.\n",
         "## What was asked, and whether it holds\n",
         markdown(answers(rows, robust, sizes)),
         "## Deterministic problems\n",
