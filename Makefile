@@ -55,8 +55,15 @@ train: $(VENV)/benchmarks
 	$(BIN)/python -m experiments.train_report $(TRAININGS) --output experiments/results \
 		--report experiments/TRAINING.md
 
+# Side by side with the peers, and experiments/BENCHMARKS.md from the results; DATA as above, else the
+# carried images. One hour and more: failures of peers run until their time is up.
+BENCHMARKS := $(BIN)/python -m experiments.benchmarks
 bench: $(VENV)/benchmarks
-	$(BIN)/python -m experiments.benchmarks.overhead
+	$(BENCHMARKS).overhead
+	$(BENCHMARKS).deterministic $(if $(DATA),--root $(DATA))
+	$(BENCHMARKS).robust
+	$(BENCHMARKS).scaling
+	$(BENCHMARKS).report
 
 # uv installs several times faster than pip; the stamp files are renewed when the dependencies change.
 $(VENV)/dev $(VENV)/benchmarks: pyproject.toml

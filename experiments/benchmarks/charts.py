@@ -1,0 +1,156 @@
+"""Figures of the benchmarks. They read CSVs and run nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
+
+from experiments.benchmarks.deterministic import REFERENCE, Row, plans, read
+from experiments.benchmarks.requirements import finals, medians
+
+OURS, OTHER = "#d55e00", "#4d4d4d"
+STYLES = ("-", "--", "-.", ":")
+
+
+def draw(results: Path) -> None:
+    """All figures, beside the CSVs."""
+    deterministic(read(results / "deterministic.csv"), results / "deterministic.png")
+    profiles(read(results / "robust.csv"), results / "robust.png")
+    scaling(read(results / "scaling.csv"), results / "scaling.png")
+
+
+def deterministic(rows: Sequence[Row], path: Path) -> None:
+    """Time over ours, one panel for each task; filled by hand, hollow by autograd."""
+    tasks = [name for name in plans(None) if finals(rows, name)]
+    if not tasks:
+        return
+    found = {task: medians(finals(rows, task)) for task in tasks}
+    names = list(dict.fromkeys(key[0] for task in tasks for key in found[task]))[::-1]
+    figure, axes = plt.subplots(
+        1,
+        len(tasks),
+        figsize=(3.2 * len(tasks) + 1.5, 0.34 * len(names) + 1.3),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for (method, oracle, _), values in found[task].items():
+            colour = OURS if method.startswith("ours") else OTHER
+            face = colour if oracle == "hand" else "none"
+            shift = 0.13 if oracle == "hand" else -0.13
+            place = names.index(method) + shift
+            axis.plot(values["cpu_ratio"], place, "o", color=colour, markerfacecolor=face)
+        axis.axvline(1.0, color="0.8", zorder=0)
+        axis.set_xscale("log")
+        low, high = axis.get_xlim()
+        axis.set_xlim(min(low, 0.09), max(high, 11.0))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_xlabel(f"{task}\nCPU time / {REFERENCE}")
+        axis.grid(axis="y", color="0.92")
+    axes[0][0].set_yticks(range(len(names)), names)
+    marks = [
+        axes[0][-1].plot([], [], "o", color=OTHER, markerfacecolor=face, label=label)[0]
+        for face, label in ((OTHER, "hand-written"), ("none", "autograd"))
+    ]
+    figure.legend(handles=marks, loc="outside upper right", ncols=2, frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def profiles(rows: Sequence[Row], path: Path) -> None:
+    """Performance profiles in gradient calls and in CPU time, on what all methods have run."""
+    if not rows:
+        return
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    problems = shared(rows, methods)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    for axis, column in zip(axes, ("gradient_calls", "cpu"), strict=True):
+        _profile(axis, rows, methods, problems, column)
+    axes[0].set_xlabel("gradient calls / fewest on the problem")
+    axes[1].set_xlabel("CPU time / shortest on the problem")
+    axes[0].set_ylabel(f"share of {len(problems)} problems")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8
+    )
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def shared(rows: Sequence[Row], methods: Sequence[str]) -> list[tuple[str, str, str]]:
+    """The problems that all methods have run."""
+    seen = [
+        {(r["family"], r["scaling"], r["seed"]) for r in rows if r["method"] == method}
+        for method in methods
+    ]
+    return sorted(set.intersection(*seen))
+
+
+def _profile(
+    axis: Axes,
+    rows: Sequence[Row],
+    methods: Sequence[str],
+    problems: Sequence[tuple[str, str, str]],
+    column: str,
+) -> None:
+    costs = np.full((len(methods), len(problems)), np.inf)
+    for row in rows:
+        key = row["family"], row["scaling"], row["seed"]
+        if key in problems and row["status"] == "reached":
+            costs[methods.index(row["method"]), problems.index(key)] = float(row[column])
+    solved = np.isfinite(costs.min(0))
+    ratios = np.where(solved, costs / np.where(solved, costs.min(0), 1.0), np.inf)
+    largest = 2 * ratios[np.isfinite(ratios)].max(initial=2.0)
+    for i, method in enumerate(methods):
+        steps = np.sort(ratios[i][np.isfinite(ratios[i])])
+        shares = np.arange(1, len(steps) + 1) / len(problems)
+        x, y = [1.0, *steps, largest], [0.0, *shares, shares[-1] if len(shares) else 0.0]
+        ours = method.startswith("ours")
+        axis.step(
+            x,
+            y,
+            where="post",
+            label=method,
+            linewidth=2.2 if ours else 1.1,
+            linestyle=STYLES[(i // 8) % 4] if not ours else "-",
+            color=(OURS if method == REFERENCE else "#0072b2") if ours else f"C{i + 2}",
+        )
+    axis.set_xscale("log")
+    axis.set_xlim(1.0, largest)
+    axis.set_ylim(0.0, 1.02)
+
+
+def scaling(rows: Sequence[Row], path: Path) -> None:
+    """Time and memory by size."""
+    if not rows:
+        return
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    left = ("µs per gradient call", "µs of the product with D", "µs beside the product")
+    for axis, names in ((axes[0], left), (axes[1], ("MB of a solve",))):
+        for name in names:
+            axis.loglog(*_points(rows, name), marker="o", label=name)
+        axis.set_xlabel("points n of the clustering, r = 20")
+        sizes = _points(rows, names[0])[0]
+        axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.legend(frameon=False)
+    for name in ("floor", "ours ν = 1", "ours ν = 0.7"):
+        axes[2].loglog(*_points(rows, f"{name}, µs per step"), marker="o", label=name)
+    axes[2].set_xlabel("constraints m of the training")
+    axes[2].set_ylabel("µs per step")
+    axes[2].legend(frameon=False)
+    axes[0].set_ylabel("µs")
+    axes[1].set_ylabel("MB beside D and X")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _points(rows: Sequence[Row], quantity: str) -> tuple[list[float], list[float]]:
+    of = [row for row in rows if row["quantity"] == quantity]
+    return [float(row["size"]) for row in of], [float(row["value"]) for row in of]

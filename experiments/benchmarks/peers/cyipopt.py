@@ -1,0 +1,89 @@
+"""cyipopt: Ipopt with a limited-memory Hessian, stopped at the first iterate that passes the ruler.
+
+Recommended: Ipopt's defaults with `hessian_approximation` limited-memory, since no second
+derivatives are given. Tuned: the adaptive rule of the barrier parameter. The dense Jacobian is made
+in one batch; the ball of the clustering is one more inequality.
+"""
+
+from typing import Any
+
+import cyipopt
+import numpy as np
+from torch import Tensor
+
+from experiments.benchmarks.peers.flat import Flat
+from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from torch_powalm import Problem, prox
+
+PACKAGE = "cyipopt"
+ORACLES = ("hand",)
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    "cyipopt": {
+        "recommended": {},
+        "adaptive barrier": {"mu_strategy": "adaptive"},
+    }
+}
+
+
+def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: Any) -> Answer:
+    """Solve by Ipopt.
+
+    Args:
+        problem: the problem.
+        x_1: start.
+        eps: tolerance.
+        watch: tests every iterate.
+        options: of Ipopt.
+    """
+    flat = Flat(problem, x_1)
+    low, high = _bounds(problem.g)
+    functions = _Functions(flat, problem.g, watch)
+    rows = flat.m + functions.balls
+    lower = np.zeros(rows)
+    lower[flat.equalities :] = -np.inf
+    nlp = cyipopt.Problem(
+        n=flat.n,
+        m=rows,
+        problem_obj=functions,
+        lb=np.full(flat.n, low),
+        ub=np.full(flat.n, high),
+        cl=lower,
+        cu=np.zeros(rows),
+    )
+    settings = {"hessian_approximation": "limited-memory", "print_level": 0, "sb": "yes"}
+    settings |= {"tol": 1e-2 * eps, "max_iter": 10_000, "max_wall_time": watch.left}
+    for name, value in (settings | options).items():
+        nlp.add_option(name, value)
+    x, _ = nlp.solve(flat.x_1)
+    return Answer(flat.tensor(x))
+
+
+class _Functions:
+    def __init__(self, flat: Flat, g: prox.Proximable, watch: Watch) -> None:
+        self.flat, self.g, self.watch = flat, g, watch
+        self.balls = int(isinstance(g, prox.NonNegativeBall))
+
+    def objective(self, x: Any) -> float:
+        return self.flat.f(x)
+
+    def gradient(self, x: Any) -> Any:
+        self.watch.check(self.flat.tensor(x))  # once per accepted iterate
+        return self.flat.gradient(x)
+
+    def constraints(self, x: Any) -> Any:
+        values = self.flat.constraints(x)
+        return np.append(values, x @ x - self.g.radius**2) if self.balls else values
+
+    def jacobian(self, x: Any) -> Any:
+        rows = self.flat.jacobian(x)
+        return (np.vstack([rows, 2 * x]) if self.balls else rows).ravel()
+
+
+def _bounds(g: prox.Proximable) -> tuple[float, float]:
+    if isinstance(g, prox.Box):
+        return float(g.lower), float(g.upper)
+    if isinstance(g, prox.NonNegativeBall):
+        return 0.0, np.inf
+    if isinstance(g, prox.Zero):
+        return -np.inf, np.inf
+    raise UnsuitedError(f"no form of {type(g).__name__}")

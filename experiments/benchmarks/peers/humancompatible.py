@@ -1,0 +1,99 @@
+"""humancompatible-train: its dual optimizer ALM with Adam, stopped when the ruler is satisfied.
+
+Recommended: Adam with 1e-3, dual rate 0.01 and penalty 1, the defaults of its examples. Tuned: the
+rate of Adam, the dual rate, the penalty, and the rate halved every 2,000 steps; multipliers are
+given a range that does not bind.
+"""
+
+from typing import Any
+
+import torch
+from humancompatible.train.dual_optim import ALM
+from torch import Tensor, nn
+
+from experiments.benchmarks.peers.torch_native import evaluate, halving, loop
+from experiments.benchmarks.ruler import Answer, Watch
+from torch_powalm import Problem
+
+PACKAGE = "humancompatible-train"
+ORACLES = ("autograd",)
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    "humancompatible-train": {
+        "recommended": {},
+        "rate 1e-2, dual 0.01": {"lr": 1e-2, "decay": 2000},
+        "rate 1e-2, dual 0.1, penalty 10": {
+            "lr": 1e-2,
+            "dual_lr": 0.1,
+            "penalty": 10.0,
+            "decay": 2000,
+        },
+        "rate 1e-2, dual 1, penalty 10": {
+            "lr": 1e-2,
+            "dual_lr": 1.0,
+            "penalty": 10.0,
+            "decay": 2000,
+        },
+        "rate 1e-3, dual 0.1, penalty 10": {"dual_lr": 0.1, "penalty": 10.0, "decay": 2000},
+    }
+}
+RANGE = (-1e9, 1e9)
+
+
+def solve(
+    problem: Problem,
+    x_1: Tensor,
+    eps: float,
+    watch: Watch,
+    *,
+    lr: float = 1e-3,
+    dual_lr: float = 0.01,
+    penalty: float = 1.0,
+    decay: int | None = None,
+) -> Answer:
+    """Make steps until the watch ends the run.
+
+    Args:
+        problem: the problem, of plain functions.
+        x_1: start.
+        eps: tolerance; that of the watch.
+        watch: the clock and the test.
+        lr: rate of Adam.
+        dual_lr: rate of the multipliers.
+        penalty: coefficient of the quadratic term.
+        decay: steps after which the rate is halved; None for never.
+    """
+    x = nn.Parameter(x_1)
+    with torch.no_grad():
+        values = evaluate(problem, x)
+    dual = None
+    for value, is_ineq in ((values.A, False), (values.B, True)):
+        if value is None:
+            continue
+        if dual is None:
+            dual = ALM(
+                init_duals=torch.zeros_like(value),
+                lr=dual_lr,
+                penalty=penalty,
+                dual_range=RANGE,
+                is_ineq=is_ineq,
+            )
+        else:
+            dual.add_constraint_group(
+                len(value),
+                lr=dual_lr,
+                init_duals=torch.zeros_like(value),
+                dual_range=RANGE,
+                is_ineq=is_ineq,
+            )
+    adam = torch.optim.Adam([x], lr=lr)
+    after = halving(adam, decay)
+
+    def step() -> None:
+        values = evaluate(problem, x)
+        constraints = [value for value in (values.A, values.B) if value is not None]
+        adam.zero_grad()
+        dual.forward_update(values.f, torch.cat(constraints)).backward()  # type: ignore[union-attr]
+        adam.step()
+        after()
+
+    loop(problem, x, watch, step)

@@ -1,0 +1,79 @@
+"""mdmm: the modified differential multiplier method, stopped when the ruler is satisfied.
+
+Recommended: its make_optimizer, Adamax with 2e-3, damping 1. A constraint of mdmm has one scalar
+multiplier, so a vector of m constraints is m constraints, each a view of the vector that is
+evaluated once per step; beyond 200 that is more Python than mathematics, and it is not run. Tuned:
+the rate, the damping, and the rate halved every 2,000 steps.
+"""
+
+from typing import Any
+
+import mdmm
+import torch
+from torch import Tensor, nn
+
+from experiments.benchmarks.peers.torch_native import Values, evaluate, halving, loop
+from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from torch_powalm import Problem
+
+PACKAGE = "mdmm"
+ORACLES = ("autograd",)
+MOST = 200  # constraints
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    "mdmm": {
+        "recommended": {},
+        "rate 1e-2": {"lr": 1e-2, "decay": 2000},
+        "rate 1e-2, damping 10": {"lr": 1e-2, "damping": 10.0, "decay": 2000},
+        "rate 1e-3, damping 10": {"lr": 1e-3, "damping": 10.0, "decay": 2000},
+    }
+}
+
+
+def solve(
+    problem: Problem,
+    x_1: Tensor,
+    eps: float,
+    watch: Watch,
+    *,
+    lr: float = 2e-3,
+    damping: float = 1.0,
+    decay: int | None = None,
+) -> Answer:
+    """Make steps until the watch ends the run.
+
+    Args:
+        problem: the problem, of plain functions.
+        x_1: start.
+        eps: tolerance; that of the watch.
+        watch: the clock and the test.
+        lr: rate of Adamax.
+        damping: of all constraints.
+        decay: steps after which the rate is halved; None for never.
+    """
+    x = nn.Parameter(x_1)
+    with torch.no_grad():
+        first = evaluate(problem, x)
+    sizes = [0 if value is None else len(value) for value in (first.A, first.B)]
+    if sum(sizes) > MOST:
+        raise UnsuitedError(f"{sum(sizes):,} constraints, each of them an object")
+    now: list[Values] = [first]
+    equalities = [
+        mdmm.EqConstraint(lambda i=i: now[0].A[i], 0.0, damping=damping)  # type: ignore[misc,index]
+        for i in range(sizes[0])
+    ]
+    inequalities = [
+        mdmm.MaxConstraint(lambda i=i: now[0].B[i], 0.0, damping=damping)  # type: ignore[misc,index]
+        for i in range(sizes[1])
+    ]
+    module = mdmm.MDMM([*equalities, *inequalities])
+    optimizer = module.make_optimizer([x], lr=lr)
+    after = halving(optimizer, decay)
+
+    def step() -> None:
+        now[0] = evaluate(problem, x)
+        optimizer.zero_grad()
+        module(now[0].f).value.backward()
+        optimizer.step()
+        after()
+
+    loop(problem, x, watch, step)

@@ -1,0 +1,294 @@
+"""BENCHMARKS.md: all comparisons, written from their CSVs.
+
+python -m experiments.benchmarks.report [--results FOLDER] [--report FILE]
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.benchmarks import charts, peers
+from experiments.benchmarks.deterministic import REFERENCE, RESULTS, Row, plans, read
+from experiments.benchmarks.requirements import answers, at_lowest, best_peer, finals, medians, own
+from experiments.benchmarks.robust import FAMILIES
+from experiments.benchmarks.scaling import slope
+from experiments.tables import MISSING, markdown
+
+REPORT = Path(__file__).parent.parent / "BENCHMARKS.md"
+HEAD = """# Side by side with every peer
+
+Written by `make bench` (the last step alone: `python -m experiments.benchmarks.report`) from the
+CSVs in [results/benchmarks](results/benchmarks) and results/overhead.csv. One ruler for all: see
+[benchmarks/ruler.py](benchmarks/ruler.py). What was tuned for a peer is said at the head of its
+file in [benchmarks/peers](benchmarks/peers). Ours runs with its defaults everywhere. Times are CPU
+times of one thread, as ratios of runs in one process, interleaved; wall times are in the CSVs.
+Failures are shown: a time-out is one.
+"""
+
+
+def text(results: Path) -> str:
+    """The whole report."""
+    rows = read(results / "deterministic.csv")
+    robust, sizes = read(results / "robust.csv"), read(results / "scaling.csv")
+    overhead = read(results.parent / "overhead.csv")
+    parts = [
+        HEAD,
+        "## In ten lines\n",
+        markdown(ten_lines(rows, overhead, robust, sizes)),
+        "Ratios below 1: we are faster. The best peer is the fastest that reached the tolerances "
+        "on every instance. All these problems have many local solutions; the last column counts "
+        "the instances on which a method ended at the lowest objective that any of them found.\n",
+        "## What was asked, and whether it holds\n",
+        markdown(answers(rows, robust, sizes)),
+        "## Deterministic problems\n",
+    ]
+    for name in plans(None):
+        if any(row["task"] == name for row in rows):
+            parts += [f"### {name}\n", markdown(methods(rows, name)), failures(rows, name)]
+    parts += [
+        "![deterministic](results/benchmarks/deterministic.png)\n",
+        "## Random problems\n",
+        markdown(families(robust)),
+        "![robust](results/benchmarks/robust.png)\n",
+        "Performance profiles (Dolan and Moré): the share of the problems that a method solves "
+        "within so many times the cost of the best method on each. Peers run on one scaling of "
+        "every seed.\n",
+        "## Scaling\n",
+        markdown(scaling(sizes)),
+        slopes(sizes),
+        "![scaling](results/benchmarks/scaling.png)\n",
+        "## Training overhead\n",
+        "Time of a step over that of the hand-written augmented Lagrangian, median over rounds.\n",
+        markdown(training(overhead)),
+        "## Machine and versions\n",
+        machine(results),
+    ]
+    return "\n".join(parts)
+
+
+def ten_lines(
+    rows: Sequence[Row], overhead: Sequence[Row], robust: Sequence[Row], sizes: Sequence[Row]
+) -> list[dict[str, str]]:
+    """Ratio to the best peer per task, and where we are not first."""
+    lines = []
+    for task in plans(None):
+        for oracle, words in (("hand", "hand-written oracles"), ("autograd", "autograd")):
+            peer, mine = best_peer(rows, task, oracle), own(rows, task, oracle)
+            if not mine:
+                continue
+            line = {"task": f"{task}, {words}", "best peer": MISSING, "ν = 1 / best peer": MISSING}
+            line |= {
+                "best ν / best peer": MISSING,
+                "first": "only one",
+                "lowest objective": MISSING,
+            }
+            if peer is not None:
+                name, cost = peer
+                nu, least = min(mine.items(), key=lambda item: item[1])
+                line["best peer"] = name
+                line["ν = 1 / best peer"] = _two(mine.get(REFERENCE, float("nan")) / cost)
+                line["best ν / best peer"] = f"{_two(least / cost)} ({nu.removeprefix('ours ')})"
+                line["first"] = _first(mine.get(REFERENCE, float("inf")) < cost, least < cost)
+                hits = {
+                    f"{key[0]}, {key[2]}": v
+                    for key, v in at_lowest(rows, task).items()
+                    if key[1] == oracle
+                }
+                line["lowest objective"] = (
+                    f"ν = 1: {hits[f'{REFERENCE}, defaults']}, {nu.removeprefix('ours ')}: "
+                    f"{hits[f'{nu}, defaults']}, peer: {hits[name]}"
+                )
+            lines.append(line)
+    if overhead:
+        lines.append(_training_line(overhead))
+    if robust:
+        lines.append(_robust_line(robust))
+    return lines
+
+
+def _first(by_default: bool, by_best: bool) -> str:
+    if by_default:
+        return "yes"
+    return "with that ν" if by_best else "no"
+
+
+def _training_line(overhead: Sequence[Row]) -> dict[str, str]:
+    ratios, names = [], []
+    for case in dict.fromkeys(row["case"] for row in overhead):
+        found = {r["method"]: float(r["ratio_to_floor"]) for r in overhead if r["case"] == case}
+        others = {k: v for k, v in found.items() if k not in ("plain", "floor") and "ours" not in k}
+        name = min(others, key=lambda key: others[key])
+        names.append(name)
+        ratios.append(found["ours nu=1"] / others[name])
+    return {
+        "task": "training step, cases a to d",
+        "best peer": ", ".join(dict.fromkeys(names)),
+        "ν = 1 / best peer": f"{_two(min(ratios))} to {_two(max(ratios))}",
+        "best ν / best peer": MISSING,
+        "first": "yes" if max(ratios) < 1 else "not in all",
+        "lowest objective": MISSING,
+    }
+
+
+def _robust_line(robust: Sequence[Row]) -> dict[str, str]:
+    """How many of the problems that all have run are solved."""
+    methods = list(dict.fromkeys(row["method"] for row in robust))
+    problems = charts.shared(robust, methods)
+    solved = dict.fromkeys(methods, 0)
+    for row in robust:
+        if (row["family"], row["scaling"], row["seed"]) in problems:
+            solved[row["method"]] += row["status"] == "reached"
+    others = {k: v for k, v in solved.items() if not k.startswith("ours")}
+    name = max(others, key=lambda key: others[key]) if others else MISSING
+    best = others.get(name, 0)
+    return {
+        "task": f"random problems solved, of {len(problems)}",
+        "best peer": f"{name} ({best})",
+        "ν = 1 / best peer": f"{solved[REFERENCE]} against {best}",
+        "best ν / best peer": MISSING,
+        "first": "yes" if solved[REFERENCE] >= best else "no",
+        "lowest objective": MISSING,
+    }
+
+
+def methods(rows: Sequence[Row], task: str) -> list[dict[str, str]]:
+    """Medians over the instances of every method that reached the tolerances in its trial."""
+    found, lowest = finals(rows, task), at_lowest(rows, task)
+    table = []
+    for key, values in medians(found).items():
+        method, oracle, setting = key
+        of = [r for r in found if (r["method"], r["oracle"], r["setting"]) == key]
+        good = [r for r in of if r["status"] == "reached"]
+        table.append(
+            {
+                "method": method,
+                "oracle": oracle,
+                "settings": setting,
+                "reached": f"{len(good)} of {len(of)}",
+                "CPU / ours": _two(values["cpu_ratio"]),
+                "wall / ours": _two(values["wall_ratio"]),
+                "gradients": _count(values["gradient_calls"]),
+                "at the lowest objective": lowest.get(key, MISSING),
+                "‖A‖": f"{values['primal']:.0e}",
+                "dual": f"{values['dual']:.0e}",
+            }
+        )
+    return table
+
+
+def failures(rows: Sequence[Row], task: str) -> str:
+    """What did not reach the tolerances in the trials, and how far it came."""
+    lines = []
+    tried = [row for row in rows if row["task"] == task and row["stage"] == "trial"]
+    for method in dict.fromkeys(row["method"] for row in tried):
+        of = [row for row in tried if row["method"] == method]
+        if any(row["status"] == "reached" for row in of):
+            continue
+        measured = [row for row in of if row["primal"]]
+        best = min(measured, key=lambda r: max(float(r["primal"]), float(r["dual"])), default=None)
+        if best is None:
+            lines.append(f"- {method}: {of[0]['status']}")
+            continue
+        lines.append(
+            f"- {method}: {best['status']} ({len(of)} settings); nearest with "
+            f"“{best['setting']}”: ‖A‖ {best['primal']}, dual {best['dual']}"
+        )
+    absent = _not_run(tried)
+    if absent:
+        lines.append(f"- not run: {', '.join(absent)}")
+    return ("Not solved in the trials:\n\n" + "\n".join(lines) + "\n") if lines else ""
+
+
+def _not_run(tried: Sequence[Row]) -> list[str]:
+    """Peers without a row."""
+    seen = {row["method"] for row in tried}
+    absent = []
+    for name in peers.PEERS:
+        module = peers.load(name)
+        names = {name} if isinstance(module, str) else set(module.METHODS)
+        absent += sorted(names) if not names & seen else []
+    return absent
+
+
+def families(robust: Sequence[Row]) -> list[dict[str, str]]:
+    """Share of the problems that are solved, by family."""
+    table = []
+    for method in dict.fromkeys(row["method"] for row in robust):
+        line = {"method": method}
+        of = [row for row in robust if row["method"] == method]
+        for family in (*FAMILIES, "all"):
+            rows = [row for row in of if family in (row["family"], "all")]
+            line[family] = f"{sum(r['status'] == 'reached' for r in rows)} of {len(rows)}"
+        table.append(line)
+    return table
+
+
+def scaling(sizes: Sequence[Row]) -> list[dict[str, str]]:
+    """Both parts, one line for each size."""
+    table = []
+    for part in ("clustering", "training"):
+        for size in dict.fromkeys(row["size"] for row in sizes if row["part"] == part):
+            of = [row for row in sizes if (row["part"], row["size"]) == (part, size)]
+            cells = "; ".join(f"{row['quantity']} {float(row['value']):,.3g}" for row in of)
+            table.append({"part": part, "size": size, "measured": cells})
+    return table
+
+
+def slopes(sizes: Sequence[Row]) -> str:
+    """Exponents of the growth."""
+    found = []
+    for quantity in dict.fromkeys(row["quantity"] for row in sizes if "µs" in row["quantity"]):
+        of = [row for row in sizes if row["quantity"] == quantity]
+        points = [float(row["size"]) for row in of], [float(row["value"]) for row in of]
+        largest = points[0][-3:], points[1][-3:]
+        found.append(f"{quantity} {slope(*points):.2f} (three largest {slope(*largest):.2f})")
+    return f"Exponents of the growth: {'; '.join(found)}.\n" if found else ""
+
+
+def training(overhead: Sequence[Row]) -> list[dict[str, str]]:
+    """Ratios by case and method."""
+    names = list(dict.fromkeys(row["method"] for row in overhead))
+    table = []
+    for case in dict.fromkeys(row["case"] for row in overhead):
+        found = {r["method"]: r["ratio_to_floor"] for r in overhead if r["case"] == case}
+        table.append({"case": case} | {name: found.get(name, MISSING) for name in names})
+    return table
+
+
+def machine(results: Path) -> str:
+    """What it was measured with."""
+    lines = []
+    for path in sorted(results.glob("*.json")):
+        found = json.loads(path.read_text())
+        machine, versions = found["machine"], found["versions"]
+        lines.append(
+            f"- {path.stem}: {machine['processor']}, {machine['cores']} cores, one thread; commit "
+            f"{str(found['commit'])[:10]}; "
+            + (f"features of the {found['images']} images; " if "images" in found else "")
+            + ", ".join(f"{name} {version}" for name, version in versions.items())
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value > 0 else MISSING
+
+
+def _two(value: float) -> str:
+    return f"{value:.2g}" if value == value else MISSING
+
+
+def main() -> None:
+    """Draw the figures and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--report", type=Path, default=REPORT)
+    args = parser.parse_args()
+    charts.draw(args.results)
+    args.report.write_text(text(args.results))
+    print(f"written to {args.report}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,380 @@
+"""One ruler for every method: how good a point is, and what it took to find it.
+
+A point is moved into dom g first. Then
+
+    primal     ‖(A(x), max(B(x), 0))‖
+    dual       the larger of dist(−∇f(x) − Jᵀy, ∂g(x)) and the complementarity of y,
+
+with the method's own multipliers y where it has some and these reach the tolerance, else with the
+best ones by least squares: LSMR over the coordinates on which ∂g(x) is a point (with the ray of a
+ball as one more unknown), then L-BFGS-B on the exact distance, y ≥ 0 for inequalities and y = 0
+where they are inactive. Methods that leave coordinates next to a bound instead of on it are
+measured a second time with these on the bound, and keep the better result.
+
+Evaluations are those of `Problem.oracle`: with a hand-written oracle f and ∇f are one call. Methods
+without a test of their own are stopped at the first point they show that passes; the time of these
+checks is not counted.
+"""
+
+import gc
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.sparse.linalg import LinearOperator, lsmr
+from torch import Tensor
+
+from torch_powalm import Problem, prox
+
+NEAR = 1e-6  # coordinates that are so near to a bound may be put on it
+ACTIVE = 1e-2  # inequalities that are so near to 0 may have multipliers
+GRACE = 1.3  # a method is interrupted after this many times its budget
+
+
+class Task(NamedTuple):
+    """A problem to be solved.
+
+    Args:
+        name: as in the tables.
+        seed: of the instance.
+        x_1: start.
+        eps: tolerance of both residuals.
+        plain: builds the problem from functions that autograd differentiates.
+        by_hand: builds it from hand-written oracles; None if there are none.
+    """
+
+    name: str
+    seed: int
+    x_1: Tensor
+    eps: float
+    plain: Callable[[], Problem]
+    by_hand: Callable[[], Problem] | None = None
+
+
+class Answer(NamedTuple):
+    """A point in the shape of x_1, with multipliers (equalities first) where there are some."""
+
+    x: Tensor
+    y: Tensor | None = None
+
+
+class Measured(NamedTuple):
+    """What a point is worth; multiplier says whose y it was."""
+
+    primal: float
+    dual: float
+    objective: float
+    multiplier: str
+
+
+class Outcome(NamedTuple):
+    """One run: how it ended, what the ruler says, what it took.
+
+    Args:
+        status: "reached", "not reached", "time-out", "cannot: …" or "error: …".
+        measured: None where there is no point.
+        function_calls: evaluations of f.
+        gradient_calls: evaluations of ∇f.
+        wall: seconds.
+        cpu: seconds of this process.
+    """
+
+    status: str
+    measured: Measured | None
+    function_calls: int
+    gradient_calls: int
+    wall: float
+    cpu: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether the ruler's residuals hold."""
+        return self.status == "reached"
+
+
+class UnsuitedError(Exception):
+    """Raised by a method that cannot express a problem, with the reason."""
+
+
+class _Over(BaseException):  # not an Exception: some methods catch all of these
+    """The run ends here: the time is up, or the point passes."""
+
+
+class Watch:
+    """The clock of a run, and the test for methods that have none.
+
+    Args:
+        task: what is solved.
+        budget: seconds of CPU time, which others on the machine do not change.
+    """
+
+    def __init__(self, task: Task, budget: float) -> None:
+        self.task, self.budget = task, budget
+        self.judge = (task.by_hand or task.plain)()
+        self.best: Answer | None = None
+        self.wall = self.cpu = 0.0
+        self._paused = 0.0
+        self._runs = False
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._runs = True
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def stop(self) -> None:
+        """Add what has passed; nothing where it is stopped already."""
+        if self._runs:
+            self.wall += time.perf_counter() - self._wall
+            self.cpu += time.process_time() - self._cpu
+        self._runs = False
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return self.budget - self.cpu - (time.process_time() - self._cpu)
+
+    def check(self, x: Tensor, y: Tensor | None = None) -> None:
+        """End the run if the time is up or x passes; costs nothing on the clock.
+
+        Where checks take a third of the time of the run some are left out.
+        """
+        self.stop()
+        start = time.process_time()
+        self.best = Answer(x.detach().clone(), y)
+        if self.cpu > self.budget:
+            raise _Over
+        if self._paused <= 0.5 + 0.3 * self.cpu:
+            with torch.no_grad():
+                inside = self.judge.g.prox(self.best.x, 1.0)
+                r = self.judge.violation(self.judge.oracle.at(inside))
+            if torch.linalg.vector_norm(r).item() <= self.task.eps:
+                found = measure(self.judge, self.best, self.task.eps)
+                if max(found.primal, found.dual) <= self.task.eps:
+                    raise _Over
+        self._paused += time.process_time() - start
+        self.start()
+
+
+Solve = Callable[..., Answer]
+
+
+def run(solve: Solve, task: Task, budget: float, *, autograd: bool, **settings: Any) -> Outcome:
+    """Run a method on a task and measure what it returns.
+
+    Args:
+        solve: the method, called with (problem, x_1, eps, watch, **settings).
+        task: the problem.
+        budget: seconds of CPU time.
+        autograd: give it the plain functions, also where there are hand-written oracles.
+        settings: of the method.
+    """
+    if autograd or task.by_hand is None:
+        problem = task.plain()
+    else:
+        problem = task.by_hand()
+    gc.collect()
+    watch, status, answer = Watch(task, budget), "not reached", None
+    watch.start()
+    try:
+        with _interrupt(GRACE * budget + 2):
+            answer = solve(problem, task.x_1.clone(), task.eps, watch, **settings)
+        watch.stop()
+    except _Over:
+        watch.stop()
+        answer = watch.best
+    except UnsuitedError as reason:
+        return Outcome(f"cannot: {reason}", None, 0, 0, 0.0, 0.0)
+    except Exception as error:
+        watch.stop()
+        status, answer = f"error: {type(error).__name__}: {_first_line(error)}", watch.best
+    measured = measure(watch.judge, answer, task.eps) if answer is not None else None
+    if measured is not None and max(measured.primal, measured.dual) <= task.eps:
+        status = "reached"
+    elif watch.cpu >= budget:
+        status = "time-out"
+    calls = problem.oracle.calls
+    return Outcome(status, measured, calls.function, calls.gradient, watch.wall, watch.cpu)
+
+
+@contextmanager
+def _interrupt(seconds: float) -> Iterator[None]:
+    """Interrupt code that does not look at the clock."""
+
+    def over(number: int, frame: FrameType | None) -> None:
+        raise _Over
+
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def measure(problem: Problem, answer: Answer, eps: float) -> Measured:
+    """The residuals of a point, with the better of its own and the least-squares multipliers."""
+    if not answer.x.isfinite().all():
+        return Measured(np.inf, np.inf, np.nan, "none")
+    x = problem.g.prox(answer.x, 1.0)
+    points = [x]
+    if not torch.equal(near := _on_bounds(problem.g, x), x):
+        points.append(near)
+    return min((_measure(problem, x, answer.y, eps) for x in points), key=_worst)
+
+
+def _measure(problem: Problem, x: Tensor, y: Tensor | None, eps: float) -> Measured:
+    at = problem.oracle.at(x)
+    objective = at.f + problem.g.value(x)
+    found = []
+    if y is not None:
+        own = problem.residuals(x, y)
+        found.append(Measured(own.primal, own.dual, objective, "own"))
+        if _worst(found[0]) <= eps:
+            return found[0]
+    best = problem.residuals(x, best_multipliers(problem, x, eps))
+    found.append(Measured(best.primal, best.dual, objective, "least squares"))
+    return min(found, key=_worst)
+
+
+def _worst(measured: Measured) -> float:
+    value = max(measured.primal, measured.dual)
+    return value if value == value else np.inf
+
+
+def best_multipliers(problem: Problem, x: Tensor, eps: float) -> Tensor:
+    """The y of the smallest distance dist(−∇f(x) − Jᵀy, ∂g(x))."""
+    products = _Products(problem, x)
+    shape, m = (x.numel(), products.m + 1), products.m
+    free, ray = _face(problem.g, x)
+    used = products.active
+
+    def forward(z: Any) -> Any:
+        y = torch.from_numpy(z[:m] * used)
+        return ((products.pull(y) + z[m] * ray) * free).reshape(-1).numpy()
+
+    def adjoint(d: Any) -> Any:
+        v = torch.from_numpy(d).reshape(x.shape) * free
+        return np.append(products.push(v) * used, (ray * v).sum().item())
+
+    operator = LinearOperator(shape, matvec=forward, rmatvec=adjoint, dtype=np.float64)
+    right = -(products.grad_f * free).reshape(-1).numpy()
+    z = lsmr(operator, right, atol=1e-14, btol=1e-14, conlim=1e12, maxiter=4 * m + 100)[0]
+    y = z[:m] * used
+    y[products.inequality] = np.maximum(y[products.inequality], 0.0)
+    if problem.g.distance(x, products.grad_f + products.pull(torch.from_numpy(y))) <= eps:
+        return torch.from_numpy(y)
+    low = np.where(products.inequality, 0.0, -np.inf)
+    high = np.where(used > 0, np.inf, 0.0)
+    bounds = list(zip(np.minimum(low, high), high, strict=True))
+    options = {"maxiter": 300, "ftol": 0.0, "gtol": 1e-2 * eps**2}
+    found = minimize(
+        _half_squared_distance,
+        y,
+        args=(problem, x, products),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options=options,
+    )
+    return torch.from_numpy(np.array(found.x))
+
+
+def _half_squared_distance(
+    y: Any, problem: Problem, x: Tensor, products: "_Products"
+) -> tuple[float, Any]:
+    d = _shortest(problem.g, x, products.grad_f + products.pull(torch.from_numpy(y.copy())))
+    return 0.5 * (d * d).sum().item(), products.push(d)
+
+
+class _Products:
+    """Jᵀw and Jd at a point; Jᵀw is linear in w, so autograd of ⟨Jᵀw, d⟩ in w gives Jd."""
+
+    def __init__(self, problem: Problem, x: Tensor) -> None:
+        self.oracle, self.x = problem.oracle, x
+        at = problem.oracle.at(x)
+        self.sizes, self.m = at.sizes, len(at.r)
+        self.grad_f = at.gradient(torch.zeros_like(at.r))
+        inequality = problem.inequality(at)
+        self.inequality = np.zeros(self.m, bool) if inequality is None else inequality.numpy()
+        inactive = self.inequality & (at.r.detach().numpy() < -ACTIVE)
+        self.active = (~inactive).astype(float)
+        self._w = torch.zeros(self.m, dtype=x.dtype, requires_grad=True)
+        with torch.enable_grad():
+            self._pulled = self._pull(self._w)
+
+    def pull(self, w: Tensor) -> Tensor:
+        """Jᵀw."""
+        return self._pull(w).detach()
+
+    def push(self, d: Tensor) -> Any:
+        """Jd."""
+        with torch.enable_grad():
+            (pushed,) = torch.autograd.grad((self._pulled * d).sum(), self._w, retain_graph=True)
+        return pushed.numpy()
+
+    def _pull(self, w: Tensor) -> Tensor:
+        total = torch.zeros_like(self.x)
+        for (plain, by_hand), part in zip(
+            self.oracle.blocks, torch.split(w, self.sizes), strict=True
+        ):
+            if by_hand is not None:
+                total = total + by_hand.vjp(self.x, part)
+            elif plain is not None:
+                with torch.enable_grad():
+                    leaf = self.x.detach().requires_grad_()
+                    product = torch.dot(plain(leaf), part)
+                    (pulled,) = torch.autograd.grad(product, leaf, create_graph=w.requires_grad)
+                total = total + pulled
+        return total
+
+
+def _face(g: prox.Proximable, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates on which ∂g(x) is a point, as ones, and its ray, 0 where there is none."""
+    none = torch.zeros_like(x)
+    if isinstance(g, prox.Zero):
+        return torch.ones_like(x), none
+    if isinstance(g, prox.Box):
+        return ((x > g.lower) & (x < g.upper)).to(x.dtype), none
+    if isinstance(g, prox.NonNegativeBall):
+        return (x > 0).to(x.dtype), x if _on_sphere(g, x) else none
+    raise TypeError(f"g must be Zero, Box or NonNegativeBall, got {g!r}")
+
+
+def _shortest(g: prox.Proximable, x: Tensor, v: Tensor) -> Tensor:
+    """The shortest vector of v + ∂g(x)."""
+    if isinstance(g, prox.Box):
+        v = torch.where(x <= g.lower, v.clamp(max=0.0), v)
+        return torch.where(x >= g.upper, v.clamp(min=0.0), v)
+    if isinstance(g, prox.NonNegativeBall):
+        v = torch.where(x <= 0, v.clamp(max=0.0), v)
+        if _on_sphere(g, x):
+            v = v + max(0.0, -((v * x).sum() / (x * x).sum()).item()) * x
+    return v
+
+
+def _on_bounds(g: prox.Proximable, x: Tensor) -> Tensor:
+    """Coordinates next to a bound put on it, and a norm next to the radius made equal to it."""
+    if isinstance(g, prox.Box):
+        lower, upper = torch.as_tensor(g.lower), torch.as_tensor(g.upper)
+        x = torch.where(x <= lower + NEAR * (1 + lower.abs()), lower.to(x), x)
+        return torch.where(x >= upper - NEAR * (1 + upper.abs()), upper.to(x), x)
+    if isinstance(g, prox.NonNegativeBall):
+        x = torch.where(x <= NEAR * x.max(), 0.0, x)
+        if torch.linalg.vector_norm(x).item() >= g.radius * (1 - NEAR):
+            x = x * (g.radius / torch.linalg.vector_norm(x).item())
+    return x
+
+
+def _on_sphere(g: prox.NonNegativeBall, x: Tensor) -> bool:
+    return torch.linalg.vector_norm(x).item() >= g.radius * (1 - 1e-12)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:100]

@@ -1,0 +1,153 @@
+"""How the cost grows: clustering with n points, training with m constraints.
+
+    python -m experiments.benchmarks.scaling [--gradients 60] [--rounds 20] [--output FOLDER]
+
+Clustering: the first `gradients` gradient calls of power_alm with its defaults, in microseconds per
+call: all of it, the product with D, and what is beside the product; and the peak of the memory over
+what was there before, in vectors of the size of X. Training: a step with m constraints x_i² = 1
+over a step of the hand-written augmented Lagrangian, interleaved, median over rounds. Slopes are
+least squares in the logarithms. Writes scaling.csv.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.benchmarks.deterministic import RESULTS, Row, write
+from experiments.benchmarks.machine import write_machine
+from experiments.benchmarks.overhead import EPOCH, Signs, floor, ours
+from experiments.problems import deterministic
+from experiments.problems.deterministic import Spread
+from experiments.progress import track
+from torch_powalm import Problem, power_alm
+
+POINTS = (250, 500, 1000, 2000, 4000)
+CONSTRAINTS = (10, 100, 1000, 10_000, 100_000, 1_000_000)
+STEPS = {10: 50, 100: 50, 1000: 50, 10_000: 50, 100_000: 10, 1_000_000: 5}  # of a round
+COLUMNS = ("part", "size", "quantity", "value")
+
+
+class _Clock:
+    """The spread of the clusters, with the time of its products."""
+
+    def __init__(self, spread: Spread) -> None:
+        self.spread, self.seconds = spread, 0.0
+
+    def value_and_grad(self, X: Tensor) -> tuple[float, Tensor]:
+        """As the spread's."""
+        start = time.process_time()
+        found = self.spread.value_and_grad(X)
+        self.seconds += time.process_time() - start
+        return found
+
+
+def clusters(n: int, gradients: int, rounds: int = 3) -> list[Row]:
+    """Cost of a gradient call with n points in ten blobs."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 4 * torch.randn(10, 10, generator=generator)
+    points = centres[torch.arange(n) % 10] + torch.randn(n, 10, generator=generator)
+    problem, x_1 = deterministic.clustering(points.softmax(1))
+    total, product = [], []
+    _forget_peak()
+    before = _memory("VmRSS")
+    for _ in range(rounds + 1):
+        clock = _Clock(problem.oracle.f_by_hand)
+        constraint = problem.oracle.constraints["equality"]
+        timed = Problem(clock, equality=constraint, g=problem.g)
+        start = time.process_time()
+        calls = power_alm(timed, x_1, max_gradients=gradients).gradient_calls
+        total.append(1e6 * (time.process_time() - start) / calls)
+        product.append(1e6 * clock.seconds / calls)
+    beside = [a - b for a, b in zip(total[1:], product[1:], strict=True)]
+    vectors = (_memory("VmHWM") - before) / (8 * x_1.numel())
+    values = {
+        "µs per gradient call": statistics.median(total[1:]),
+        "µs of the product with D": statistics.median(product[1:]),
+        "µs beside the product": statistics.median(beside),
+        "peak memory of a solve, vectors": vectors,
+        "MB of a solve": (_memory("VmHWM") - before) / 1e6,
+    }
+    return [
+        {"part": "clustering", "size": n, "quantity": name, "value": f"{value:.4g}"}
+        for name, value in values.items()
+    ]
+
+
+def constraints(m: int, rounds: int) -> list[Row]:
+    """A training step with m constraints over one of the floor, for two powers."""
+    steps = STEPS.get(m, 10)
+    methods = {
+        "floor": floor(Signs(size=m), False),
+        "ours ν = 1": ours(1.0)(Signs(size=m), False),
+        "ours ν = 0.7": ours(0.7)(Signs(size=m), False),
+    }
+    for step in methods.values():
+        for _ in range(min(EPOCH + 5, 10 * steps)):
+            step()
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    names = list(methods)
+    for k in range(rounds):
+        for name in names[k % 3 :] + names[: k % 3]:
+            start = time.process_time()
+            for _ in range(steps):
+                methods[name]()
+            times[name].append((time.process_time() - start) / steps)
+    rows = []
+    for name in names:
+        ratios = [a / b for a, b in zip(times[name], times["floor"], strict=True)]
+        values = {
+            f"{name}, µs per step": 1e6 * statistics.median(times[name]),
+            f"{name} / floor": statistics.median(ratios),
+        }
+        for quantity, value in values.items():
+            row = {"part": "training", "size": m, "quantity": quantity, "value": f"{value:.4g}"}
+            rows.append(row)
+    return rows
+
+
+def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The exponent p of value ~ size^p by least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _memory(name: str) -> float:
+    """Bytes, from /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return 1024.0 * int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {name}")
+
+
+def main() -> None:
+    """Measure, write, print the slopes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gradients", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args: Any = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    clusters(POINTS[0], args.gradients)  # the first one also loads code
+    for n in track(POINTS, "clustering by size"):
+        rows += clusters(n, args.gradients)
+    for m in track(CONSTRAINTS, "training by constraints"):
+        rows += constraints(m, args.rounds)
+    write(args.output / "scaling.csv", rows, COLUMNS)
+    write_machine(args.output / "scaling.json")
+    for row in rows:
+        print(*row.values())
+
+
+if __name__ == "__main__":
+    main()

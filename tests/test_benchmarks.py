@@ -1,0 +1,127 @@
+"""A small version of every comparison; peers that are not installed are left out."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.benchmarks import charts, deterministic, peers, report, robust, ruler, scaling
+from experiments.benchmarks.peers import ours
+from torch_powalm import Problem, power_alm, prox
+
+
+def small_tasks() -> dict[str, ruler.Task]:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(30, 10, generator=generator).softmax(1)
+    return {
+        "gevp": deterministic.gevp(0, n=12),
+        "qp": deterministic.qp(0, n=12, m=3),
+        "clustering": deterministic.clustering(0, points, 1e-2, r=4, s=3),
+    }
+
+
+@pytest.mark.parametrize("name", ["gevp", "qp", "clustering"])
+@pytest.mark.parametrize("autograd", [False, True])
+def test_ours_passes_the_ruler(name: str, autograd: bool) -> None:
+    outcome = ruler.run(ours.solve, small_tasks()[name], 30.0, autograd=autograd)
+    assert outcome.reached
+    assert outcome.measured is not None
+    assert outcome.measured.multiplier == "own"
+    assert outcome.gradient_calls > 0
+
+
+@pytest.mark.parametrize("name", ["gevp", "qp", "clustering"])
+def test_least_squares_multipliers_are_no_worse_than_those_of_the_solution(name: str) -> None:
+    task = small_tasks()[name]
+    problem = task.plain()
+    solution = power_alm(problem, task.x_1, eps_phi=1e-8, eps_A=1e-8)
+    measured = ruler.measure(problem, ruler.Answer(solution.x), 1e-9)
+    assert measured.multiplier == "least squares"
+    assert measured.dual <= 1.1 * solution.residuals.dual + 1e-9
+
+
+def test_least_squares_multipliers_respect_signs_and_bounds() -> None:
+    """min −x_1 + x_2, x_1 ≤ 1 as an inequality, x_2 ≥ 0 as a bound: y = 1 at (1, 0)."""
+    problem = Problem(lambda x: x[1] - x[0], inequality=lambda x: x[:1] - 1, g=prox.Box(0.0, 5.0))
+    x = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    assert ruler.best_multipliers(problem, x, 1e-6).tolist() == pytest.approx([1.0])
+    measured = ruler.measure(problem, ruler.Answer(x + 1e-9), 1e-6)
+    assert max(measured.primal, measured.dual) <= 1e-6
+    away = ruler.measure(problem, ruler.Answer(x - torch.tensor([0.5, 0.0])), 1e-6)
+    assert away.dual == pytest.approx(1.0)
+
+
+def test_a_method_that_fails_is_a_row_and_not_an_exception() -> None:
+    def fails(*args: object) -> ruler.Answer:
+        raise ValueError("no")
+
+    def refuses(*args: object) -> ruler.Answer:
+        raise ruler.UnsuitedError("too large")
+
+    def idles(problem: object, x: torch.Tensor, eps: float, watch: ruler.Watch) -> ruler.Answer:
+        while True:
+            watch.check(x)
+
+    task = small_tasks()["qp"]
+    assert ruler.run(fails, task, 1.0, autograd=True).status == "error: ValueError: no"
+    assert ruler.run(refuses, task, 1.0, autograd=True).status == "cannot: too large"
+    outcome = ruler.run(idles, task, 0.1, autograd=True)
+    assert outcome.status == "time-out"
+    assert outcome.measured is not None
+
+
+def test_a_missing_peer_is_said_with_its_reason() -> None:
+    reason = peers.load("does_not_exist")
+    assert isinstance(reason, str)
+    assert reason.startswith("not installed: ModuleNotFoundError")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_peers_run_on_a_small_problem(name: str) -> None:
+    module = peers.load(name)
+    if isinstance(module, str):
+        pytest.skip(module)
+    task = small_tasks()["qp"]
+    for settings in module.METHODS.values():
+        autograd = "hand" not in module.ORACLES
+        arguments = next(iter(settings.values()))
+        outcome = ruler.run(module.solve, task, 1.0, autograd=autograd, **arguments)
+        assert outcome.measured is not None or outcome.status == "time-out"
+        assert not outcome.status.startswith("error"), outcome.status
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
+    installed = [name for name in ("alpaqa", "scipy") if not isinstance(peers.load(name), str)]
+    plan = deterministic.Plan(lambda seed: deterministic.gevp(seed, n=12), 2, 1, 5.0, 2.0, 5.0)
+    rows = deterministic.trials(plan, (), [*installed, "does_not_exist"])
+    rows += deterministic.finals(plan, rows, installed)
+    for row in rows:
+        row["task"] = "GEVP n=500"
+    results = tmp_path / "benchmarks"
+    deterministic.write(results / "deterministic.csv", rows)
+    found = robust.compare(
+        1, 1, robust.FAMILIES, (1.0,), tuple(name for name in installed if name == "alpaqa")
+    )
+    own = [row["own_status"] for row in found if row["method"] == "ours ν = 1"]
+    assert own.count("converged") >= len(own) - 1
+    deterministic.write(results / "robust.csv", found, robust.COLUMNS)
+    sizes = scaling.clusters(30, 10, 1) + scaling.clusters(60, 10, 1)
+    sizes += scaling.constraints(10, 2) + scaling.constraints(20, 2)
+    deterministic.write(results / "scaling.csv", sizes, scaling.COLUMNS)
+    header = ["case", "method", "ratio_to_floor", "first_quartile", "third_quartile"]
+    with (tmp_path / "overhead.csv").open("w", newline="") as file:
+        lines = [["a", name, "1.0", "1.0", "1.0"] for name in ("floor", "ours nu=1", "cooper")]
+        csv.writer(file).writerows([header, *lines])
+    charts.draw(results)
+    text = report.text(results)
+    assert "## In ten lines" in text
+    assert "not installed" in text
+    for name in ("deterministic", "robust", "scaling"):
+        assert (results / f"{name}.png").stat().st_size > 1000
+
+
+def test_slope_is_the_exponent() -> None:
+    assert scaling.slope([1, 10, 100], [3, 300, 30000]) == pytest.approx(2.0)
