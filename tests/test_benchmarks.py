@@ -83,6 +83,7 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
     module = peers.load(name)
     if isinstance(module, str):
         pytest.skip(module)
+    deterministic.warm_up()  # an interrupt within torch's own imports would leave them broken
     task = small_tasks()["qp"]
     for settings in module.METHODS.values():
         autograd = "hand" not in module.ORACLES
