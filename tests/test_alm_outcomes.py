@@ -11,9 +11,11 @@ import torch
 from problems import PROBLEMS, vector
 from torch import Tensor
 
+from experiments.benchmarks import robust
 from torch_powalm import prox, solvers
 from torch_powalm.alm import power_alm
 from torch_powalm.dual import DualState
+from torch_powalm.feasibility import is_stuck, restore
 from torch_powalm.problem import Problem, Subproblem
 from torch_powalm.result import OuterRecord, Status
 
@@ -195,7 +197,7 @@ def test_ctrl_c_ends_the_run_wherever_it_comes(last: int) -> None:
 
     # Soon feasible and never stationary enough: most calls are those of least squares.
     problem = Problem(lambda x: x @ (vector(1, 2, 3) * x), equality=sphere)
-    solution = power_alm(problem, vector(3, 1, 1), eps_phi=1e-15, eps_A=1e-1)
+    solution = power_alm(problem, vector(3, 1, 1), beta_1=1.0, eps_phi=1e-15, eps_A=1e-1)
     assert solution.status is Status.INTERRUPTED
     assert calls <= last + 60  # what the certificate of the point found takes
 
@@ -371,3 +373,38 @@ def test_multipliers_of_inequalities_must_not_be_negative() -> None:
 def test_residuals_of_a_multiplier_of_another_size_raise() -> None:
     with pytest.raises(ValueError, match="constraints have 2 entries, multiplier has 3"):
         KNOWN.problem.residuals(KNOWN.x_1, vector(1, 2, 3))
+
+
+def test_a_point_with_a_feasible_neighbour_is_not_stuck() -> None:
+    problem = Problem(lambda x: x.sum(), inequality=lambda x: -x)
+    assert not is_stuck(problem, vector(-1e-4), 1.0)
+    square = Problem(lambda x: x.sum(), equality=lambda x: x * x + 1)
+    assert is_stuck(square, vector(0), 1.0)
+
+
+def test_restoring_returns_the_feasible_trial_point_that_ended_it() -> None:
+    problem = Problem(lambda x: x.sum(), inequality=lambda x: 1 - x, g=prox.Box(-5.0, 5.0))
+    restored = restore(problem, vector(-4, 3), 5.0, 1e-4, 100)
+    assert restored is not None
+    assert restored.feasible
+    assert restored.x.min() >= 1 - 1e-4
+    assert problem.g.value(restored.x) == 0
+
+
+@pytest.mark.parametrize("nu", [0.7, 0.8, 1.0])
+def test_a_multiplier_of_an_inactive_inequality_falls_before_the_penalty(nu: float) -> None:
+    # y_1 is wrong for the first entry: no primal violation, and yet nothing to hold on to.
+    problem = Problem(
+        lambda x: ((x - vector(-1, 2)) ** 2).sum(), inequality=lambda x: x - vector(0, 1)
+    )
+    solution = power_alm(problem, vector(0, 0), nu=nu, y_1=vector(50, 0))
+    assert solution.status is Status.CONVERGED
+    torch.testing.assert_close(solution.x, vector(-1, 1), rtol=0, atol=1e-3)
+    assert min(record.beta for record in solution.records) > 0.01 * solution.records[0].beta
+
+
+def test_a_random_qp_whose_inequalities_are_met_early_converges() -> None:
+    task = robust.task("QP", 7, "as it is")
+    solution = power_alm(task.plain(), task.x_1, nu=0.8)
+    assert solution.status is Status.CONVERGED
+    assert solution.gradient_calls <= 1_000

@@ -26,6 +26,7 @@ _SUFFICIENT = 0.25  # of the last one
 _ENOUGH = 0.5  # of eps_A: a violation that needs no better multipliers
 _TARGET = 0.3  # of eps_A: the violation that a subproblem to be solved further should leave
 _FALL = 0.1  # smallest factor of β on this way
+_FALLS = 1e-9, 1e-12  # of ψ that count as progress: with a tolerance of ours, with the user's λ
 _RESCUE = 100.0  # growth of β after a subproblem without a minimiser
 
 
@@ -73,7 +74,8 @@ def power_alm(
         problem: f, g and the constraints.
         x_1: start, of any shape; not modified.
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
-        beta_1: first penalty, > 0; None to balance penalty and objective at x_1.
+        beta_1: first penalty, > 0; None to balance penalty and objective at x_1, at ten times the
+            penalty for PANOC.
         omega: growth of the penalty, ≥ 1; None for 3, with a sufficient decrease of ¼ unless
             another one is given.
         lam: factor λ of the inner tolerance, > 0; while β does not grow the tolerance goes on
@@ -102,9 +104,12 @@ def power_alm(
         omega, sufficient_decrease = _OMEGA, sufficient_decrease or _SUFFICIENT
     budget = Budget(problem.oracle.calls, max_gradients, max_seconds)
     x = first_point(problem, x_1)
+    if beta_1 is None:
+        stiff = solver is None or isinstance(solver, PANOC)
+        beta_1 = first_penalty(problem, x, nu, stiff=stiff)
     dual = DualState(
         nu=nu,
-        beta_1=first_penalty(problem, x, nu) if beta_1 is None else beta_1,
+        beta_1=beta_1,
         omega=omega,
         sigma=sigma,
         sigma_1=sigma_1,
@@ -124,7 +129,7 @@ def power_alm(
     bar = ProgressBar(progress, eps_phi, eps_A)
     try:
         while status is None:
-            psi = Subproblem(problem, dual, at)
+            psi = Subproblem(problem, dual, at, fall=_FALLS[lam is not None])
             inner = run(
                 _at_penalty(solver, dual.beta),
                 psi,
@@ -143,7 +148,8 @@ def power_alm(
                 status = outlook.see_divergence(point)
             else:
                 x, at = inner.x, at_inner
-                step = dual.update(at.r, hold=_hold(point, inner, tolerance, nu, eps_A))
+                violation = max(point.residuals.primal, dual.residual_norm(at.r)) / eps_A
+                step = dual.update(at.r, hold=_hold(violation, inner, tolerance, nu))
                 status = outlook.see(point, step, dual.beta, inner.status)
             tolerance.follow(dual)
             records.append(_record(step, point, inner, budget))
@@ -180,16 +186,14 @@ def power_alm(
     )
 
 
-def _hold(
-    point: Certified, inner: InnerResult, tolerance: _Tolerance, nu: float, eps_A: float
-) -> float | None:
+def _hold(violation: float, inner: InnerResult, tolerance: _Tolerance, nu: float) -> float | None:
     """Factor of β where y stays: the point is feasible, and its subproblem can be solved further.
 
     Another y would draw ‖A‖ to 0, where for ν < 1 the curvature of ψ has no bound. Since β‖A‖^ν is
     the distance of y from its limit, the factor is the one that lets ‖A‖ grow to _TARGET eps_A:
-    ψ becomes less stiff. For ν = 1 the curvature is β itself, and β stays.
+    ψ becomes less stiff. For ν = 1 the curvature is β itself, and β stays. The violation is that
+    of the residual, over eps_A: a multiplier of an inactive inequality is not in the primal one.
     """
-    violation = point.residuals.primal / eps_A
     if tolerance.lam is not None or violation > _ENOUGH:
         return None
     if inner.status is not Status.CONVERGED or tolerance.value <= tolerance.floor:

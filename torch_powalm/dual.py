@@ -108,9 +108,8 @@ class DualState:
             self._w_min = torch.zeros_like(r).masked_fill(~inequality, -math.inf)
         self._move(torch.zeros_like(r))
         self.beta, self.k = self.beta_1, 1
-        pieces = self._pieces(r)
-        self.last_norm = math.hypot(*(norm(r_i) for r_i in pieces))
-        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
+        self.last_norm = self.residual_norm(r)
+        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in self._pieces(r)))
 
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if not finite."""
@@ -141,6 +140,10 @@ class DualState:
             for g, r_g in zip(self.groups, self._pieces(r), strict=True)
         )
 
+    def residual_norm(self, r: Tensor) -> float:
+        """‖r‖ with the slacks of inequalities eliminated: what the next update sees."""
+        return math.hypot(*(norm(r_i) for r_i in self._pieces(r)))
+
     def update(self, r: Tensor, *, hold: float | None = None) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
@@ -154,8 +157,7 @@ class DualState:
             self.beta = min(hold * self.beta, self.beta_max, _BETA_LIMIT)
             self.k += 1
             return record
-        pieces = self._pieces(r)
-        r_norm = math.hypot(*(norm(r_i) for r_i in pieces))
+        pieces, r_norm = self._pieces(r), self.residual_norm(r)
         step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
         if self.sigma == "penalty":
             sigma = self.beta

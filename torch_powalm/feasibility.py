@@ -38,13 +38,14 @@ def is_stuck(problem: Problem, x: Tensor, length: float) -> bool:
     """Whether the violation has no slope at an infeasible x.
 
     Its gradient on dom g is compared with that at a neighbour, so that no scale is needed but
-    the length of a typical x.
+    the length of a typical x. A feasible neighbour says that it has one.
     """
     slopes = []
     for point in x, neighbour(problem.g, x, _NOISE * length):
         v_norm, grad = _violation(problem, point)
-        slope = _Domain(problem.g).distance(point, grad)
-        slopes.append(slope / v_norm if v_norm > 0 else math.inf)
+        if v_norm == 0:
+            return False
+        slopes.append(_Domain(problem.g).distance(point, grad) / v_norm)
     return slopes[0] <= _STATIONARY * slopes[1] and slopes[0] < math.inf
 
 
@@ -56,8 +57,8 @@ def restore(
 
     Returns None if neither a feasible nor a stationary point is found.
     """
-    half_square, domain = _HalfSquare(problem), _Domain(problem.g)
     start = neighbour(problem.g, x, _NOISE * length)
+    half_square, domain = _HalfSquare(problem, start), _Domain(problem.g)
     _, grad = half_square.value_and_grad(start)
     result = run(
         PANOC(),
@@ -70,8 +71,10 @@ def restore(
     )
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    if math.sqrt(2 * half_square.value(result.x)) <= eps_A:
-        return Restored(result.x, feasible=True)
+    # The run may have been stopped by a trial point, which need not be in dom g.
+    for point in result.x, problem.g.prox(half_square.best, torch.finfo(x.dtype).eps):
+        if math.sqrt(2 * half_square.value(point)) <= eps_A:
+            return Restored(point, feasible=True)
     return Restored(result.x, feasible=False) if is_stuck(problem, result.x, length) else None
 
 
@@ -83,11 +86,11 @@ def _violation(problem: Problem, x: Tensor) -> tuple[float, Tensor]:
 
 
 class _HalfSquare:
-    """½‖(A(x), max(B(x), 0))‖²."""
+    """½‖(A(x), max(B(x), 0))‖², its smallest value so far and where that was."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, x: Tensor) -> None:
         self.problem = problem
-        self.lowest = math.inf
+        self.lowest, self.best = math.inf, x
 
     def value(self, x: Tensor) -> float:
         return self.value_and_grad(x)[0]
@@ -95,7 +98,8 @@ class _HalfSquare:
     def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
         v_norm, grad = _violation(self.problem, x)
         value = 0.5 * v_norm**2 if v_norm < 1e150 else math.inf
-        self.lowest = min(self.lowest, value)
+        if value < self.lowest:
+            self.lowest, self.best = value, x
         return value, grad
 
 

@@ -15,7 +15,6 @@ from torch_powalm.result import Residuals
 
 _UNBOUNDED = 1e12  # how far ψ may fall, relative to the first value of f
 _STARVED = 2000  # evaluations within which ψ has to fall
-_FALL = 1e-12  # by this, relative to itself
 
 
 class Problem:
@@ -108,10 +107,13 @@ class Subproblem:
         problem: f and the constraints.
         dual: y, β and ν.
         at: a point that is already evaluated, None for none.
+        fall: the relative fall of ψ that many evaluations must bring, or it counts as starved.
     """
 
-    def __init__(self, problem: Problem, dual: DualState, at: Point | None = None) -> None:
-        self.oracle, self.dual = problem.oracle, dual
+    def __init__(
+        self, problem: Problem, dual: DualState, at: Point | None = None, fall: float = 1e-9
+    ) -> None:
+        self.oracle, self.dual, self.fall = problem.oracle, dual, fall
         self._bottom = math.nan  # a value of ψ below which it has no minimiser
         self._lowest = math.inf  # the smallest value of ψ, but for falls too small to count
         self._idle = 0  # evaluations since
@@ -158,5 +160,5 @@ class Subproblem:
         if math.isnan(self._bottom):
             self._bottom = -_UNBOUNDED * max(1.0, abs(at.f))
         self._idle += 1
-        if self._value < self._lowest - _FALL * (1.0 + abs(self._value)):
+        if self._value < self._lowest - self.fall * (1.0 + abs(self._value)):
             self._lowest, self._idle = self._value, 0

@@ -16,7 +16,10 @@ from torch_powalm.functional import norm
 from torch_powalm.oracle import Point
 from torch_powalm.problem import Problem
 
-_LATE = 1e-3  # fall of the violation at which all ν are equally stiff
+# Pull of the penalty at x_1 over that of the objective, and fall of the violation at which all ν
+# are equally stiff. Quasi-Newton directions bear a stiff ψ, and a weak penalty lets them run to
+# poor local minima; first-order methods pay for stiffness with iterations.
+_STIFF, _SOFT = (10.0, 0.04), (1.0, 1e-3)
 
 
 def first_point(problem: Problem, x_1: Tensor) -> Tensor:
@@ -35,19 +38,26 @@ def first_point(problem: Problem, x_1: Tensor) -> Tensor:
     return x
 
 
-def first_penalty(problem: Problem, x: Tensor, nu: float) -> float:
-    """The β at which penalty and objective pull equally at x for ν = 1, and as stiff a one else.
+def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> float:
+    """The β at which the penalty pulls p times as much as the objective at x, for ν = 1.
 
-        β = ‖∇f‖ / (‖Jᵀu‖ ρ) (ρ/1000)^(1−ν),   u = v/‖v‖,   ρ = max(‖v‖, ‖Jᵀu‖ ‖x‖/10),
-                                                            v = (A, max(B, 0))
+        β = p ‖∇f‖ / (‖Jᵀu‖ ρ) (qρ)^(1−ν),   u = v/‖v‖,   ρ = max(‖v‖, ‖Jᵀu‖ ‖x‖/10),
+                                                          v = (A, max(B, 0))
 
-    The stiffness β‖v‖^(ν−1) is the same for every ν where the violation has fallen by 1000: what
-    the inner solver meets then is its curvature, and a balance at x itself would make it too large.
+    The stiffness β‖v‖^(ν−1) is the same for every ν where the violation has fallen by q: what the
+    inner solver meets then is its curvature, and a balance at x itself would make it too large.
 
     It scales as it should with f, v and x. The bound on ρ keeps a start that happens to be almost
     feasible from asking for a penalty without limit. Gradients are the larger of those at x and
     at a random point a tenth of ‖x‖ away, since one of them may vanish at x by symmetry.
+
+    Args:
+        problem: f and the constraints.
+        x: the start.
+        nu: ν.
+        stiff: p = 10 and q = 0.04, for solvers with curvature; else p = 1 and q = 0.001.
     """
+    p, q = _STIFF if stiff else _SOFT
     x_norm = float(torch.linalg.vector_norm(x)) or 1.0
     pull = slope = v_norm = 0.0
     for point in x, neighbour(problem.g, x, 0.1 * x_norm):
@@ -62,7 +72,7 @@ def first_penalty(problem: Problem, x: Tensor, nu: float) -> float:
             slope = max(slope, float(torch.linalg.vector_norm(Ju)))
             v_norm = max(v_norm, v_norm_here)
     rho = max(v_norm, 0.1 * slope * x_norm)
-    beta = pull / (slope * rho) * (_LATE * rho) ** (1 - nu) if slope > 0 else 1.0
+    beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
 
 

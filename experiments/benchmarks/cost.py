@@ -11,6 +11,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -46,33 +47,33 @@ def _timed(function: Callable[..., object], spent: list[float]) -> Callable[...,
     return timed
 
 
-class Stopwatch:
+@dataclass(frozen=True)
+class Stopwatch(solvers.PANOC):
     """PANOC that adds up the time from the first to the last iteration of every subproblem."""
 
-    def __init__(self, spent: list[float]) -> None:
-        self.spent = spent
+    spent: list[float] = field(default_factory=lambda: [0.0])
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield the iterates of PANOC."""
         start = time.perf_counter()
         try:
-            yield from solvers.PANOC().iterate(psi, g, x, tol)
+            yield from super().iterate(psi, g, x, tol)
         finally:
             self.spent[0] += time.perf_counter() - start
 
 
 def per_gradient(name: str, problem: Problem, x: Tensor, eps: float, rounds: int = 15) -> list[Row]:
     """Microseconds per gradient call of a whole solve: in its oracles, in PANOC, in the rest."""
-    spent, panoc = [0.0], [0.0]
+    spent, panoc = [0.0], Stopwatch()
     f, constraint = problem.oracle.f_by_hand, problem.oracle.blocks[0][1]
     problem = Problem(Clock(f, spent), equality=Clock(constraint, spent), g=problem.g)
     inside, solver, outside = [], [], []
     for _ in track(range(rounds), f"{name}: time per gradient call"):
-        spent[0], panoc[0], start = 0.0, 0.0, time.perf_counter()
-        solution = power_alm(problem, x, solver=Stopwatch(panoc), eps_phi=eps, eps_A=eps)
+        spent[0], panoc.spent[0], start = 0.0, 0.0, time.perf_counter()
+        solution = power_alm(problem, x, solver=panoc, eps_phi=eps, eps_A=eps)
         whole, calls = time.perf_counter() - start, solution.gradient_calls
         inside.append(1e6 * spent[0] / calls)
-        solver.append(1e6 * (panoc[0] - spent[0]) / calls)
+        solver.append(1e6 * (panoc.spent[0] - spent[0]) / calls)
         outside.append(1e6 * (whole - spent[0]) / calls)
     return [
         (name, "µs per gradient call in the oracles", statistics.median(inside)),
