@@ -81,7 +81,6 @@ def table(runs: Sequence[Run], costs: dict[tuple[str, str], str]) -> list[tables
     rows = []
     for label in labels(runs):
         made = [run for run in runs if run.config["label"] == label]
-        feasible = [run for run in made if _feasible(run)]
         reached = [after for run in made if (after := run.result["feasible_after"]) is not None]
         rows.append(
             {
@@ -89,7 +88,8 @@ def table(runs: Sequence[Run], costs: dict[tuple[str, str], str]) -> list[tables
                 "test loss": _spread([run.result["test_loss"] for run in made]),
                 "violation, training": _spread([run.result["train_violation"] for run in made]),
                 "violation, test": _spread([run.result["test_violation"] for run in made]),
-                "feasible at the end": f"{len(feasible)} of {len(made)}",
+                "feasible, training": _feasible(made, "train"),
+                "feasible, test": _feasible(made, "test"),
                 "epochs until feasible": _epochs(reached, len(made)),
                 "test accuracy": _spread([run.result["test_accuracy"] for run in made]),
                 "cost of a step": costs.get((made[0].config["name"], label), tables.MISSING),
@@ -133,8 +133,7 @@ def text(runs: Sequence[Run], costs: dict[tuple[str, str], str], folder: Path) -
         parts.append(tables.markdown(table(made, costs)) if made else "Not run.\n")
         if 0 < len(made) < ALL:
             parts.append(f"{len(made)} of {ALL} runs are finished.\n")
-        if chosen := _weights(made):
-            parts.append(f"Weights of the penalty, chosen on validation data: {chosen}.\n")
+        parts.append(_chosen(made))
         notes = NOTES / f"training_{name}.md"
         if notes.exists():
             parts.append(notes.read_text())
@@ -165,18 +164,26 @@ def _setting(runs: Sequence[Run]) -> str:
     )
 
 
-def _weights(runs: Sequence[Run]) -> str:
-    chosen = [
-        candidate["method"].removeprefix("Penalty(weight=").removesuffix(")")
-        for run in runs
-        for candidate in run.run.get("candidates", [])
-        if candidate["chosen"]
-    ]
-    return ", ".join(chosen)
+def _chosen(runs: Sequence[Run]) -> str:
+    """What each method chose on validation data, seed by seed."""
+    lines = ["Chosen on validation data, seed by seed:\n"]
+    for label in labels(runs):
+        settings = [
+            f"{candidate['settings']} (of {len(run.run['candidates'])})"
+            for run in runs
+            if run.config["label"] == label
+            for candidate in run.run.get("candidates", [])
+            if candidate["chosen"]
+        ]
+        if settings:
+            lines.append(f"- {_title(label)}: {'; '.join(settings)}")
+    return "\n".join([*lines, ""])
 
 
-def _feasible(run: Run) -> bool:
-    return bool(run.result["train_violation"] <= run.config["task"]["tolerance"])
+def _feasible(runs: Sequence[Run], part: str) -> str:
+    """On how many seeds the violation is within tolerance at the end."""
+    feasible = [run.result[f"{part}_violation"] <= run.config["task"]["tolerance"] for run in runs]
+    return f"{sum(feasible)} of {len(feasible)}"
 
 
 def _epochs(reached: Sequence[float], runs: int) -> str:
