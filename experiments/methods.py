@@ -181,20 +181,16 @@ class Cooper(_Single):
             ) from error
         task = task.tightened(self.margin)
         kinds, forms = cooper.ConstraintType, cooper.formulations
-        coefficients = cooper.penalty_coefficients
-        penalty = (
-            coefficients.DensePenaltyCoefficient(torch.tensor(0.0)) if self.augmented else None
-        )
-        updater = coefficients.AdditivePenaltyCoefficientUpdater(1e-2, violation_tolerance=1e-3)
+        parts = cooper.penalty_coefficients
+        penalty = parts.DensePenaltyCoefficient(torch.tensor(0.0)) if self.augmented else None
+        updater = parts.AdditivePenaltyCoefficientUpdater(1e-2, violation_tolerance=1e-3)
 
         class Problem(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc, name-defined]
             def __init__(self) -> None:
                 super().__init__()
                 self.block = cooper.Constraint(
                     constraint_type=kinds.INEQUALITY if task.inequality else kinds.EQUALITY,
-                    formulation_type=(
-                        forms.AugmentedLagrangian if penalty is not None else forms.Lagrangian
-                    ),
+                    formulation_type=forms.AugmentedLagrangian if penalty else forms.Lagrangian,
                     multiplier=cooper.multipliers.DenseMultiplier(num_constraints=task.size),
                     penalty_coefficient=penalty,
                 )

@@ -38,6 +38,13 @@ Written by `python -m experiments.train_report experiments/results/training --ou
 experiments/results --report experiments/TRAINING.md` from the records in
 [results/training](results/training); `make train` makes the records (DATA=FOLDER for a local copy
 of the images).
+
+A seed fixes weights, split and order for all methods. Where a method has settings to choose, all
+candidates are trained and the one with the least validation loss among those that are feasible on
+validation data is reported (the least infeasible, where none is); test data choose nothing. Medians
+over the seeds with the range; the network is that of the last epoch. A violation is max(B, 0) or
+the largest |A|, of the strict values on all images of the part. The cost of a step is its ratio to
+an unconstrained one, measured in turns in one process.
 """
 
 
@@ -126,14 +133,16 @@ def figure(runs: Sequence[Run]) -> Figure:
 
 def text(runs: Sequence[Run], costs: dict[tuple[str, str], str], folder: Path) -> str:
     """The whole report; folder holds the figure, as seen from the report."""
-    parts = [HEAD, _setting(runs), f"![training]({folder / 'training'}.png)\n"]
+    parts = [HEAD, f"![training]({folder / 'training'}.png)\n"]
     for name, title in EXPERIMENTS.items():
         parts.append(f"## {title}\n\n`python -m experiments.train -m experiment={name}`\n")
         made = [run for run in runs if run.config["name"] == name]
-        parts.append(tables.markdown(table(made, costs)) if made else "Not run.\n")
-        if 0 < len(made) < ALL:
+        if not made:
+            parts.append("Not run.\n")
+            continue
+        parts += [_setting(made), tables.markdown(table(made, costs)), _chosen(made)]
+        if len(made) < ALL:
             parts.append(f"{len(made)} of {ALL} runs are finished.\n")
-        parts.append(_chosen(made))
         notes = NOTES / f"training_{name}.md"
         if notes.exists():
             parts.append(notes.read_text())
@@ -151,15 +160,12 @@ def _setting(runs: Sequence[Run]) -> str:
     schedule, images = config["schedule"], config["images"]
     versions = runs[0].run["versions"]
     commits = sorted({str(run.run["commit"])[:10] for run in runs})
-    seeds = len({run.run["seed"] for run in runs})
+    seeds = ", ".join(map(str, sorted({run.run["seed"] for run in runs})))
     return (
         f"{images['dataset']} ({images['part']}), {schedule.get('n') or 'all'} training images, a "
         f"tenth of them for validation; {schedule['epochs']} epochs of batches of "
-        f"{schedule['batch_size']}, Adam with a cosine from 1e-3 to 0, {seeds} seed(s) that fix "
-        "weights, split and order for all methods. Medians with the range; the network is that of "
-        "the last epoch. A violation is max(B, 0) or the largest |A|, of the strict values on all "
-        "images of the part. The cost of a step is its ratio to an unconstrained one, measured in "
-        f"turns in one process. torch {versions['torch']}, lightning {versions['lightning']}, "
+        f"{schedule['batch_size']}, Adam with a cosine from 1e-3 to 0, seeds {seeds}. "
+        f"torch {versions['torch']}, lightning {versions['lightning']}, "
         f"commit {', '.join(commits)}.\n"
     )
 

@@ -111,7 +111,7 @@ def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Ste
 
 def _objects(experiment: str, method: str) -> tuple[str, Task, Method, Schedule]:
     with initialize_config_dir(entry.CONFIGS, version_base="1.3"):
-        overrides = [f"experiment={experiment}", f"method={method}"]
+        overrides = [f"experiment={experiment}", f"method={method}", "++schedule.n=null"]
         cfg = compose("train", overrides)
     return (cfg.label, *(instantiate(cfg[part]) for part in ("task", "method", "schedule")))  # type: ignore[return-value]
 
