@@ -846,3 +846,26 @@ def test_a_folder_without_a_log_is_said(tmp_path):
     (tmp_path / "metrics.csv").write_text("epoch,step,train_loss\n0,1,0.5\n")
     with pytest.raises(SystemExit, match=r"no powalm/ columns in .*: is PowerALMCallback in use\?"):
         plot.main([str(tmp_path)])
+
+
+def test_a_running_training_is_drawn_again_and_again(tmp_path, monkeypatch, capsys):
+    log, drawn = tmp_path / "log", tmp_path / "log" / "powalm.png"
+    header = "epoch,step,powalm/beta,powalm/violation/budget\n"
+    texts = iter(["", header + "0,2,0.1,0.5\n1,4,0.", header + "0,2,0.1,0.5\n1,4,0.2,0.4\n"])
+    seen = []
+
+    def next_moment(seconds):
+        assert seconds == 5
+        seen.append(plot.read([log])["powalm/beta"] if drawn.exists() else None)
+        drawn.unlink(missing_ok=True)
+        log.mkdir(exist_ok=True)
+        try:
+            (log / "metrics.csv").write_text(next(texts))
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(plot.time, "sleep", next_moment)
+    plot.main([str(log), "--watch", "5"])  # Ctrl-C ends it without a word
+    # No folder, an empty log, a half-written line, and the whole line.
+    assert seen == [None, None, {0.0: 0.1}, {0.0: 0.1, 1.0: 0.2}]
+    assert "neither metrics.csv nor" in capsys.readouterr().out
