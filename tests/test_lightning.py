@@ -10,9 +10,15 @@ import lightning as L  # noqa: N812
 import pytest
 import pytorch_lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    WeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.tuner import Tuner
 from test_injection import (
     F64,
     Net,
@@ -304,6 +310,35 @@ def test_a_compiled_module_gives_the_numbers_of_a_plain_loop():
     compiled = torch.compile(module, backend="aot_eager")
     run = trainer(PowerALMCallback())
     run.fit(compiled, loader())
+    assert_equal(module, run, *plain()[:2])
+
+
+@pytest.mark.filterwarnings("ignore:You have turned on .*detect_anomaly")
+@pytest.mark.parametrize("tool", ["averaged weights", "monitored rate", "anomalies looked for"])
+def test_other_tools_of_the_trainer_change_nothing(tool, tmp_path):
+    tools = {
+        "averaged weights": dict(callbacks=[PowerALMCallback(), WeightAveraging()]),
+        "monitored rate": dict(
+            callbacks=[LearningRateMonitor(), PowerALMCallback()], logger=CSVLogger(tmp_path)
+        ),
+        "anomalies looked for": dict(callbacks=[PowerALMCallback()], detect_anomaly=True),
+    }
+    module = Lit(scheduler=True)
+    run = trainer(**tools[tool])
+    run.fit(module, loader())
+    net, optimizer, _ = plain(scheduler=True)
+    assert_same(multipliers(run.optimizers[0]), multipliers(optimizer), rtol=1e-12)
+    assert run.optimizers[0].dual.k == optimizer.dual.k == 4
+    if tool != "averaged weights":  # there the module ends with the average
+        assert_same(module.net, net, rtol=1e-12)
+
+
+def test_a_search_for_the_learning_rate_leaves_no_trace(tmp_path):
+    module = Lit()
+    run = trainer(PowerALMCallback(), default_root_dir=tmp_path)
+    with pytest.warns(UserWarning, match="has no PowerALMCallback"):  # the search takes it away
+        Tuner(run).lr_find(module, loader(), num_training=5, update_attr=False)
+    run.fit(module, loader())
     assert_equal(module, run, *plain()[:2])
 
 
@@ -616,6 +651,20 @@ def test_without_lightning_the_import_names_the_extra():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert "pip install 'torch-powalm[lightning]'" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("missing", ["lightning", "pytorch_lightning"])
+def test_one_of_the_names_of_lightning_is_enough(missing):
+    code = (
+        f"import sys, warnings; sys.modules[{missing!r}] = None\n"
+        "warnings.simplefilter('ignore')\n"
+        "from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback\n"
+        "for kind in (FeasibleCheckpoint, PowerALMCallback):\n"
+        "    print(*[base.__module__.split('.')[0] for base in kind.__bases__])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    other = {"lightning": "pytorch_lightning", "pytorch_lightning": "lightning"}[missing]
+    assert result.stdout.split() == [other, other], result.stderr
 
 
 class OtherLit(pytorch_lightning.LightningModule):

@@ -170,8 +170,8 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         return {"optimizers": [o.powalm_state_dict() for o in self._optimizers]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Keep them until the training starts."""
-        self._loaded = list(state_dict["optimizers"])
+        """Keep them until the training starts; a checkpoint made before one (lr_find) has none."""
+        self._loaded = list(state_dict["optimizers"]) or None
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Remember the epoch, to see whether its end has been left out."""
