@@ -5,6 +5,7 @@
 The test sets LOCAL_RANK and MASTER_PORT, as a cluster does; with "spawn" Lightning makes the ranks.
 """
 
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -131,6 +132,24 @@ def sharded(folder, *, distributed, epochs=EPOCHS, ckpt_path=None):
     return outcome(module, run)
 
 
+def sharded_damaged(folder):
+    """One bit of one rank's file is another; both ranks are to say so."""
+    path = folder / "damaged.ckpt"
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.copytree(folder / "shardedTrue" / "one.ckpt", path)
+        shards = path / "__1_0.distcp"
+        content = bytearray(shards.read_bytes())
+        content[len(content) // 2] ^= 1
+        shards.write_bytes(content)
+    dist.barrier()
+    try:
+        sharded(folder / "damaged", distributed=True, epochs=5, ckpt_path=path)
+    except ValueError as error:
+        return str(error)
+    return "trained"
+
+
 def tensor_parallel(folder):
     """Ranks that share a batch: the default group is not the one whose gradients are averaged."""
     run = trainer(strategy=ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=2))
@@ -154,6 +173,7 @@ CASES = {
     "ddp, nan value": lambda folder: ddp_spoiled(folder, "value"),
     "sharded": lambda folder: sharded(folder, distributed=True),
     "sharded, resumed": lambda folder: sharded_resumed(folder, distributed=True),
+    "sharded, damaged": sharded_damaged,
     "sharded, one file": lambda folder: sharded(folder, distributed=False),
     "tensor parallel": tensor_parallel,
     "sharded, one file, resumed": lambda folder: sharded_resumed(folder, distributed=False),

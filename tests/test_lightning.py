@@ -10,6 +10,7 @@ import lightning as L  # noqa: N812
 import pytest
 import pytorch_lightning
 import torch
+import torch.distributed.checkpoint
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     LearningRateMonitor,
@@ -838,7 +839,7 @@ def test_a_damaged_checkpoint_raises_by_name_and_the_one_before_is_found(how, tm
         save_checkpoint(state, tmp_path / name)
     assert not list(tmp_path.glob("*.part"))
     damage(tmp_path / "b.ckpt", how)
-    with pytest.raises(ValueError, match=r"checkpoint must be a whole file, got .*b\.ckpt \("):
+    with pytest.raises(ValueError, match=r"checkpoint must be whole, got .*b\.ckpt \("):
         load_checkpoint(tmp_path / "b.ckpt")
     with pytest.warns(UserWarning, match=r"b\.ckpt .*going back to the one before"):
         assert last_checkpoint(tmp_path) == tmp_path / "a.ckpt"
@@ -850,8 +851,30 @@ def test_a_damaged_checkpoint_raises_by_name_and_the_one_before_is_found(how, tm
 def test_a_trainer_refuses_a_damaged_checkpoint_by_its_name(tmp_path):
     fit(Lit(), ModelCheckpoint(tmp_path, filename="one"), max_epochs=1)
     damage(tmp_path / "one.ckpt", "truncated")
-    with pytest.raises(ValueError, match=r"must be a whole file, got .*one\.ckpt"):
+    with pytest.raises(ValueError, match=r"must be whole, got .*one\.ckpt"):
         trainer(PowerALMCallback()).fit(Lit(), loader(), ckpt_path=tmp_path / "one.ckpt")
+
+
+@pytest.mark.parametrize("how", ["truncated", "a bit", "missing", "metadata"])
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_damaged_folder_raises_by_name_and_the_one_before_is_found(how, tmp_path):
+    state = {"value": torch.full((64,), 2.0), "k": 3}
+    for name in ("a.ckpt", "b.ckpt"):
+        torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / name)
+    shards = tmp_path / "b.ckpt" / "__0_0.distcp"
+    if how == "missing":
+        shards.unlink()
+    elif how == "metadata":
+        damage(tmp_path / "b.ckpt" / ".metadata", "truncated")
+    else:
+        damage(shards, how)
+    file = "metadata" if how == "metadata" else "__0_0.distcp"
+    with pytest.raises(ValueError, match=rf"checkpoint must be whole, got .*b\.ckpt.*{file}"):
+        check_checkpoint(tmp_path / "b.ckpt")
+    with pytest.warns(UserWarning, match="going back to the one before"):
+        assert last_checkpoint(tmp_path) == tmp_path / "a.ckpt"
+    if how != "metadata":  # the one file is in the first of two parts
+        check_checkpoint(tmp_path / "b.ckpt", 1, 2)
 
 
 # The picture

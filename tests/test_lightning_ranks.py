@@ -121,6 +121,14 @@ def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(resu
         assert logged == pytest.approx(violation.max, rel=1e-5)
 
 
+def test_a_damaged_folder_is_refused_by_both_ranks(results):
+    for rank, result in enumerate(results):
+        message = result["sharded, damaged"]
+        assert message.startswith("checkpoint must be whole, got "), message
+        assert "damaged.ckpt" in message
+        assert ("another rank has found damage" in message) == (rank == 0)
+
+
 def test_ranks_that_share_a_batch_are_not_taken_for_ranks_of_their_own(results):
     for result in results:
         message = result["tensor parallel"]

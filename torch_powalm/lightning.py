@@ -100,6 +100,8 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         io = trainer.strategy.checkpoint_io
         if not isinstance(io, _CheckedIO):
             trainer.strategy.checkpoint_io = _CheckedIO(io)
+        if trainer.ckpt_path is not None and os.path.isdir(trainer.ckpt_path):
+            _check_folder(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the wrapped optimizers."""
@@ -237,6 +239,19 @@ def _check_ranks(strategy: Any, optimizer: PowerALMOptimizer) -> None:
             "process_group must have the ranks whose gradients are averaged "
             '(self.device_mesh["data_parallel"].get_group()), '
             f"got {ranks} instead of {mesh['data_parallel'].size()} ranks"
+        )
+
+
+def _check_folder(trainer: Any) -> None:
+    """Check a sharded checkpoint, every rank a part of its files; all ranks raise or none."""
+    found = None
+    try:
+        check_checkpoint(trainer.ckpt_path, trainer.global_rank, trainer.world_size)
+    except ValueError as error:
+        found = error
+    if not trainer.strategy.reduce_boolean_decision(found is None):
+        raise found or ValueError(
+            f"checkpoint must be whole, got {trainer.ckpt_path} (another rank has found damage)"
         )
 
 

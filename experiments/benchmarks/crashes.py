@@ -389,7 +389,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, args.output.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["kind", "killed_at", "rank", "same_bits", "seconds_until_all_ended"])
         for kind in args.kinds:
             whole = finish(kind, Path(scratch) / kind / "whole")
             chosen = list(moments(kind, args.kills, random.Random(args.seed)))
@@ -398,10 +400,8 @@ def main() -> None:
                 seconds = crash(kind, folder, kill, rank)
                 equal = same(finish(kind, folder), whole)
                 rows.append([kind, kill, rank, "yes" if equal else "NO", f"{seconds:.1f}"])
-    with args.output.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["kind", "killed_at", "rank", "same_bits", "seconds_until_all_ended"])
-        writer.writerows(rows)
+                writer.writerow(rows[-1])
+                file.flush()  # a table that is stopped keeps what it has
     for kind in args.kinds:
         mine = [row for row in rows if row[0] == kind]
         equal = sum(row[3] == "yes" for row in mine)
