@@ -6,6 +6,7 @@ The module calls `self.optimizers().augment(loss, …)` in training_step, where 
 and `self.constraints.observe(…)` in validation_step, where it wants to see them there.
 """
 
+import functools
 import importlib
 import math
 import os
@@ -97,11 +98,10 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Have checkpoints checked before Lightning reads them."""
-        io = trainer.strategy.checkpoint_io
-        if not isinstance(io, _CheckedIO):
-            trainer.strategy.checkpoint_io = _CheckedIO(io)
-        if trainer.ckpt_path is not None and os.path.isdir(trainer.ckpt_path):
-            _check_folder(trainer)
+        strategy = trainer.strategy
+        if not isinstance(strategy.load_checkpoint, functools.partial):
+            load = functools.partial(_load_checked, trainer, strategy.load_checkpoint)
+            strategy.load_checkpoint = load
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the wrapped optimizers."""
@@ -242,34 +242,19 @@ def _check_ranks(strategy: Any, optimizer: PowerALMOptimizer) -> None:
         )
 
 
-def _check_folder(trainer: Any) -> None:
-    """Check a sharded checkpoint, every rank a part of its files; all ranks raise or none."""
+def _load_checked(trainer: Any, load: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load a checkpoint that is whole: of a folder every rank checks a part; all raise or none."""
     found = None
     try:
-        check_checkpoint(trainer.ckpt_path, trainer.global_rank, trainer.world_size)
+        if os.path.exists(path):
+            check_checkpoint(path, trainer.global_rank, trainer.world_size)
     except ValueError as error:
         found = error
     if not trainer.strategy.reduce_boolean_decision(found is None):
         raise found or ValueError(
-            f"checkpoint must be whole, got {trainer.ckpt_path} (another rank has found damage)"
+            f"checkpoint must be whole, got {path} (another rank has found damage)"
         )
-
-
-class _CheckedIO:
-    """A CheckpointIO that refuses a damaged file by its name."""
-
-    def __init__(self, io: Any) -> None:
-        self._io = io
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        if os.path.isfile(path):
-            check_checkpoint(path)
-        return self._io.load_checkpoint(path, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_io":  # while it is being unpickled
-            raise AttributeError(name)
-        return getattr(self._io, name)
+    return load(path, *args, **kwargs)
 
 
 def _log(pl_module: Any, metrics: Mapping[str, float], **settings: Any) -> None:
