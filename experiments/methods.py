@@ -158,8 +158,9 @@ class Penalty(_Single):
 class Cooper(_Single):
     """cooper-optim as its documentation sets it up.
 
-    Alternating steps, the multipliers first, by SGD. The augmented Lagrangian is that of its
-    tutorial: a penalty from 0, raised by 0.01 at each step that violates by more than 1e-3.
+    Alternating steps, the multipliers first, by SGD. The penalty of the augmented Lagrangian is
+    raised by 0.01 at each step that violates by more than 1e-3 and, for equalities, starts at 0, as
+    in its tutorial; for inequalities, where its formula divides by it, it starts at 1.
 
     Args:
         augmented: the augmented Lagrangian instead of the Lagrangian.
@@ -182,7 +183,8 @@ class Cooper(_Single):
         task = task.tightened(self.margin)
         kinds, forms = cooper.ConstraintType, cooper.formulations
         parts = cooper.penalty_coefficients
-        penalty = parts.DensePenaltyCoefficient(torch.tensor(0.0)) if self.augmented else None
+        first = torch.tensor(1.0 if task.inequality else 0.0)
+        penalty = parts.DensePenaltyCoefficient(first) if self.augmented else None
         updater = parts.AdditivePenaltyCoefficientUpdater(1e-2, violation_tolerance=1e-3)
 
         class Problem(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc, name-defined]
