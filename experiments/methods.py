@@ -6,8 +6,10 @@ of them see the same task: its loss, the smooth proxy of its constraint and the 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
@@ -23,6 +25,7 @@ class Task(Protocol):
     inequality: bool
     size: int
 
+    def tightened(self, margin: float) -> "Task": ...  # noqa: D102
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor: ...  # noqa: D102
     def usual_loss(self, outputs: Tensor, labels: Tensor) -> Tensor: ...  # noqa: D102
     def register(self, constraints: ConstraintRegistry, network: TwoLayer) -> None: ...  # noqa: D102
@@ -52,16 +55,40 @@ class Started(NamedTuple):
 class Method(Protocol):
     """What the config group `method` makes."""
 
-    def candidates(self) -> Sequence["Method"]: ...  # noqa: D102
+    def candidates(self) -> dict[str, "Method"]: ...  # noqa: D102
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started: ...  # noqa: D102
 
 
 class _Single:
     """A method without a setting that is chosen on validation data."""
 
-    def candidates(self: Any) -> Sequence[Any]:
+    def candidates(self: Any) -> dict[str, Any]:
         """Itself."""
-        return [self]
+        return {"": self}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A method with settings that are chosen on validation data.
+
+    Args:
+        method: makes it from the settings.
+        choices: the values of each setting; all combinations are candidates.
+    """
+
+    method: Callable[..., Any]
+    choices: dict[str, list[Any]]
+
+    def candidates(self) -> dict[str, Any]:
+        """The methods by their settings."""
+        settings = [
+            dict(zip(self.choices, values, strict=True))
+            for values in product(*self.choices.values())
+        ]
+        return {
+            ", ".join(f"{name} {value}" for name, value in chosen.items()): self.method(**chosen)
+            for chosen in settings
+        }
 
 
 @dataclass(frozen=True)
@@ -70,19 +97,22 @@ class PowerALM(_Single):
 
     Args:
         nu: exponent of the penalty, in (0, 1].
-        settings: of PowerALMOptimizer, beside its defaults.
+        beta_1: first penalty, > 0.
         updates: of PowerALMCallback, when the multipliers move.
+        margin: by which training is stricter than the task.
     """
 
     nu: float
-    settings: dict[str, Any]
     updates: dict[str, int]
+    beta_1: float = 0.1
+    margin: float = 0.0
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
         """Name the constraint, wrap the optimizer."""
+        task = task.tightened(self.margin)
         constraints = ConstraintRegistry()
         task.register(constraints, network)
-        optimizer = PowerALMOptimizer(adam, constraints, nu=self.nu, **self.settings)
+        optimizer = PowerALMOptimizer(adam, constraints, nu=self.nu, beta_1=self.beta_1)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             outputs = network(images)
@@ -125,29 +155,22 @@ class Penalty(_Single):
 
 
 @dataclass(frozen=True)
-class PenaltyGrid:
-    """`Penalty` with the weight that is best on validation data.
-
-    Args:
-        weights: to choose from.
-    """
-
-    weights: tuple[float, ...]
-
-    def candidates(self) -> Sequence[Penalty]:
-        """One for each weight."""
-        return [Penalty(weight) for weight in self.weights]
-
-
-@dataclass(frozen=True)
 class Cooper(_Single):
-    """cooper-optim as its README sets it up: Lagrangian, simultaneous steps, dual SGD.
+    """cooper-optim as its documentation sets it up.
+
+    Alternating steps, the multipliers first, by SGD. The penalty of the augmented Lagrangian is
+    raised by 0.01 at each step that violates by more than 1e-3 and, for equalities, starts at 0, as
+    in its tutorial; for inequalities, where its formula divides by it, it starts at 1.
 
     Args:
+        augmented: the augmented Lagrangian instead of the Lagrangian.
         dual_lr: step size of the multipliers.
+        margin: by which training is stricter than the task.
     """
 
-    dual_lr: float
+    augmented: bool
+    dual_lr: float = 1e-2
+    margin: float = 0.0
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
         """Build cooper's problem and optimizer; its roll() makes a whole step."""
@@ -157,15 +180,21 @@ class Cooper(_Single):
             raise ModuleNotFoundError(
                 "cooper-optim is missing; pip install 'torch-powalm[benchmarks]' brings it"
             ) from error
-        kinds = cooper.ConstraintType
+        task = task.tightened(self.margin)
+        kinds, forms = cooper.ConstraintType, cooper.formulations
+        parts = cooper.penalty_coefficients
+        first = torch.tensor(1.0 if task.inequality else 0.0)
+        penalty = parts.DensePenaltyCoefficient(first) if self.augmented else None
+        updater = parts.AdditivePenaltyCoefficientUpdater(1e-2, violation_tolerance=1e-3)
 
         class Problem(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc, name-defined]
             def __init__(self) -> None:
                 super().__init__()
                 self.block = cooper.Constraint(
                     constraint_type=kinds.INEQUALITY if task.inequality else kinds.EQUALITY,
-                    formulation_type=cooper.formulations.Lagrangian,
+                    formulation_type=forms.AugmentedLagrangian if penalty else forms.Lagrangian,
                     multiplier=cooper.multipliers.DenseMultiplier(num_constraints=task.size),
+                    penalty_coefficient=penalty,
                 )
 
             def compute_cmp_state(self, images: Tensor, labels: Tensor) -> Any:
@@ -179,14 +208,17 @@ class Cooper(_Single):
                 )
 
         problem = Problem()
-        optimizer = cooper.optim.SimultaneousOptimizer(
+        optimizer = cooper.optim.AlternatingDualPrimalOptimizer(
             cmp=problem,
             primal_optimizers=adam,
             dual_optimizers=SGD(problem.dual_parameters(), lr=self.dual_lr, maximize=True),
         )
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            made: Tensor = optimizer.roll({"images": images, "labels": labels}).loss
+            roll = optimizer.roll({"images": images, "labels": labels})
+            if self.augmented:
+                updater.step(roll.cmp_state.observed_constraints)
+            made: Tensor = roll.loss
             return made
 
         return Started(adam, loss, steps_itself=True)

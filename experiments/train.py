@@ -43,13 +43,11 @@ def main(cfg: DictConfig) -> None:
     task, method, schedule = (instantiate(cfg[part]) for part in ("task", "method", "schedule"))
     images = instantiate(cfg.images).load()
     start = time.perf_counter()
-    candidates = list(method.candidates())
-    histories = [
-        training.fit(task, candidate, schedule, images, cfg.seed, cfg.progress)
-        for candidate in candidates
-    ]
-    scores = [training.validation_score(history[-1], task) for history in histories]
-    best = min(range(len(scores)), key=scores.__getitem__)
+    histories = {
+        name: training.fit(task, candidate, schedule, images, cfg.seed, cfg.progress)
+        for name, candidate in method.candidates().items()
+    }
+    best = min(histories, key=lambda name: training.validation_score(histories[name][-1], task))
     run: dict[str, Any] = {
         "status": "trained",
         "seed": cfg.seed,
@@ -58,10 +56,10 @@ def main(cfg: DictConfig) -> None:
         "result": result(histories[best], task.tolerance),
         **records.environment(),
     }
-    if len(candidates) > 1:
+    if len(histories) > 1:
         run["candidates"] = [
-            {"method": repr(candidate), "chosen": i == best, **histories[i][-1]}
-            for i, candidate in enumerate(candidates)
+            {"settings": name, "chosen": name == best, **history[-1]}
+            for name, history in histories.items()
         ]
     records.write(folder, run, histories[best])
     end = run["result"]
@@ -74,7 +72,7 @@ def main(cfg: DictConfig) -> None:
 def settings(cfg: DictConfig) -> dict[str, Any]:
     """The resolved config without paths, and without what does not change the numbers."""
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    for key in ("output", "progress", "data", "alm", "updates"):
+    for key in ("output", "progress", "data", "choices", "updates"):
         config.pop(key)  # the last two stand in method as well, where they matter
     config["images"] = {
         "dataset": cfg.images.dataset,

@@ -38,6 +38,13 @@ Written by `python -m experiments.train_report experiments/results/training --ou
 experiments/results --report experiments/TRAINING.md` from the records in
 [results/training](results/training); `make train` makes the records (DATA=FOLDER for a local copy
 of the images).
+
+A seed fixes weights, split and order for all methods. Where a method has settings to choose, all
+candidates are trained and the one with the least validation loss among those that are feasible on
+validation data is reported (the least infeasible, where none is); test data choose nothing. Medians
+over the seeds with the range; the network is that of the last epoch. A violation is max(B, 0) or
+the largest |A|, of the strict values on all images of the part. The cost of a step is its ratio to
+an unconstrained one, measured in turns in one process.
 """
 
 
@@ -81,7 +88,6 @@ def table(runs: Sequence[Run], costs: dict[tuple[str, str], str]) -> list[tables
     rows = []
     for label in labels(runs):
         made = [run for run in runs if run.config["label"] == label]
-        feasible = [run for run in made if _feasible(run)]
         reached = [after for run in made if (after := run.result["feasible_after"]) is not None]
         rows.append(
             {
@@ -89,7 +95,8 @@ def table(runs: Sequence[Run], costs: dict[tuple[str, str], str]) -> list[tables
                 "test loss": _spread([run.result["test_loss"] for run in made]),
                 "violation, training": _spread([run.result["train_violation"] for run in made]),
                 "violation, test": _spread([run.result["test_violation"] for run in made]),
-                "feasible at the end": f"{len(feasible)} of {len(made)}",
+                "feasible, training": _feasible(made, "train"),
+                "feasible, test": _feasible(made, "test"),
                 "epochs until feasible": _epochs(reached, len(made)),
                 "test accuracy": _spread([run.result["test_accuracy"] for run in made]),
                 "cost of a step": costs.get((made[0].config["name"], label), tables.MISSING),
@@ -126,15 +133,16 @@ def figure(runs: Sequence[Run]) -> Figure:
 
 def text(runs: Sequence[Run], costs: dict[tuple[str, str], str], folder: Path) -> str:
     """The whole report; folder holds the figure, as seen from the report."""
-    parts = [HEAD, _setting(runs), f"![training]({folder / 'training'}.png)\n"]
+    parts = [HEAD, f"![training]({folder / 'training'}.png)\n"]
     for name, title in EXPERIMENTS.items():
         parts.append(f"## {title}\n\n`python -m experiments.train -m experiment={name}`\n")
         made = [run for run in runs if run.config["name"] == name]
-        parts.append(tables.markdown(table(made, costs)) if made else "Not run.\n")
-        if 0 < len(made) < ALL:
+        if not made:
+            parts.append("Not run.\n")
+            continue
+        parts += [_setting(made), tables.markdown(table(made, costs)), _chosen(made)]
+        if len(made) < ALL:
             parts.append(f"{len(made)} of {ALL} runs are finished.\n")
-        if chosen := _weights(made):
-            parts.append(f"Weights of the penalty, chosen on validation data: {chosen}.\n")
         notes = NOTES / f"training_{name}.md"
         if notes.exists():
             parts.append(notes.read_text())
@@ -152,31 +160,36 @@ def _setting(runs: Sequence[Run]) -> str:
     schedule, images = config["schedule"], config["images"]
     versions = runs[0].run["versions"]
     commits = sorted({str(run.run["commit"])[:10] for run in runs})
-    seeds = len({run.run["seed"] for run in runs})
+    seeds = ", ".join(map(str, sorted({run.run["seed"] for run in runs})))
     return (
         f"{images['dataset']} ({images['part']}), {schedule.get('n') or 'all'} training images, a "
         f"tenth of them for validation; {schedule['epochs']} epochs of batches of "
-        f"{schedule['batch_size']}, Adam with a cosine from 1e-3 to 0, {seeds} seed(s) that fix "
-        "weights, split and order for all methods. Medians with the range; the network is that of "
-        "the last epoch. A violation is max(B, 0) or the largest |A|, of the strict values on all "
-        "images of the part. The cost of a step is its ratio to an unconstrained one, measured in "
-        f"turns in one process. torch {versions['torch']}, lightning {versions['lightning']}, "
+        f"{schedule['batch_size']}, Adam with a cosine from 1e-3 to 0, seeds {seeds}. "
+        f"torch {versions['torch']}, lightning {versions['lightning']}, "
         f"commit {', '.join(commits)}.\n"
     )
 
 
-def _weights(runs: Sequence[Run]) -> str:
-    chosen = [
-        candidate["method"].removeprefix("Penalty(weight=").removesuffix(")")
-        for run in runs
-        for candidate in run.run.get("candidates", [])
-        if candidate["chosen"]
-    ]
-    return ", ".join(chosen)
+def _chosen(runs: Sequence[Run]) -> str:
+    """What each method chose on validation data, seed by seed."""
+    lines = ["Chosen on validation data, seed by seed:\n"]
+    for label in labels(runs):
+        settings = [
+            f"{candidate['settings']} (of {len(run.run['candidates'])})"
+            for run in runs
+            if run.config["label"] == label
+            for candidate in run.run.get("candidates", [])
+            if candidate["chosen"]
+        ]
+        if settings:
+            lines.append(f"- {_title(label)}: {'; '.join(settings)}")
+    return "\n".join([*lines, ""])
 
 
-def _feasible(run: Run) -> bool:
-    return bool(run.result["train_violation"] <= run.config["task"]["tolerance"])
+def _feasible(runs: Sequence[Run], part: str) -> str:
+    """On how many seeds the violation is within tolerance at the end."""
+    feasible = [run.result[f"{part}_violation"] <= run.config["task"]["tolerance"] for run in runs]
+    return f"{sum(feasible)} of {len(feasible)}"
 
 
 def _epochs(reached: Sequence[float], runs: int) -> str:

@@ -212,6 +212,10 @@ def momentum(model):
     return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
+def fused(model):
+    return torch.optim.Adam(model.parameters(), lr=0.02, fused=True)
+
+
 def lbfgs(model):
     return torch.optim.LBFGS(model.parameters(), lr=0.1, line_search_fn="strong_wolfe")
 
@@ -594,6 +598,55 @@ def distributed_checkpoint(rank, size, folder):
     return {"straight": outcome(*straight), "resumed": outcome(model, optimizer)}
 
 
+def captured(rank, size):
+    """A function that holds a parameter which fully_shard then replaces."""
+    model = Wide()
+    weight = model.first.weight
+    shard(model, size)
+    constraints = ConstraintRegistry()
+    constraints.equality("rows", lambda: weight.square().sum(1) - 1)
+    optimizer = constrained(adam(model), constraints)
+    x, target = data(0, rank, size)
+    cross_entropy(model(x), target).backward()
+    try:
+        optimizer.step()
+    except ValueError as error:
+        return str(error)
+    return "stepped"
+
+
+def low_precision_shards(rank, size):
+    """What a parameter-only block sees in step() when layers compute in bfloat16."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = Wide().float()
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    fully_shard(model.first, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    seen, layer = set(), []
+
+    def rows():
+        seen.add(model.first.weight.dtype)
+        return model.first.weight.square().sum(1) - 1
+
+    constraints = ConstraintRegistry()
+    constraints.equality("rows", rows)
+    optimizer = constrained(adam(model), constraints, nu=0.7)
+    model.second.register_forward_hook(lambda module, inputs, out: layer.append(out.dtype))
+    for batch in range(BATCHES):
+        x, target = data(batch, rank, size)
+        optimizer.zero_grad()
+        cross_entropy(model(x.float()), target).backward()
+        seen.clear()
+        optimizer.step()
+    optimizer.update_multipliers()
+    return {
+        "forward": sorted(map(str, set(layer))),
+        "seen": sorted(map(str, seen)),
+        "outcome": outcome(model, optimizer),
+    }
+
+
 def fsdp1(rank, size, *, use_orig_params):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -633,6 +686,9 @@ def cases(folder):
         **{f"zoo: {which}": (zoo, dict(which=which)) for which in ZOO},
         "zoo: rows, clipping": (zoo, dict(which="rows", clip=True)),
         "zoo: sum, momentum": (zoo, dict(which="sum", base=momentum)),
+        "zoo: columns, fused": (zoo, dict(which="columns", base=fused)),
+        "captured": (captured, {}),
+        "low-precision shards": (low_precision_shards, {}),
         "sharded: all": (sharded, {}),
         "sharded: block norms": (sharded, dict(coupling="block")),
         "sharded: prox": (sharded, dict(with_prox=True, base=momentum)),

@@ -5,6 +5,7 @@
 The test sets LOCAL_RANK and MASTER_PORT, as a cluster does; with "spawn" Lightning makes the ranks.
 """
 
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -26,13 +27,17 @@ EPOCHS = 3
 class Lit(L.LightningModule):
     """The training of distributed_cases.py, with its parts of the global batches."""
 
-    def __init__(self):
+    def __init__(self, spoil=None):
         super().__init__()
         self.net = Net()
         self.constraints = cases.registry(self.net)
+        self.spoil = spoil  # what makes a batch of the last rank not finite
 
     def configure_optimizers(self):
-        return constrained(cases.adam(self.net), self.constraints, nu=0.7)
+        on_nonfinite = "skip" if self.spoil else "raise"
+        return constrained(
+            cases.adam(self.net), self.constraints, nu=0.7, on_nonfinite=on_nonfinite
+        )
 
     def batches(self):
         size = dist.get_world_size() if dist.is_initialized() else 1
@@ -43,6 +48,8 @@ class Lit(L.LightningModule):
 
     def training_step(self, batch, index):
         loss, values = cases.measure(self.net, *batch)
+        if self.spoil and (self.current_epoch, index, self.global_rank) == (1, 1, 1):
+            loss, values = self.spoil(loss, values)
         return self.optimizers().augment(loss, **values)
 
     def validation_step(self, batch, index):
@@ -109,6 +116,13 @@ def ddp_resumed(folder):
     return outcome(module, run)
 
 
+def ddp_spoiled(folder, how):
+    module = Lit(cases.SPOILED[how])
+    run = trainer(strategy="ddp")
+    run.fit(module)
+    return outcome(module, run)
+
+
 def sharded(folder, *, distributed, epochs=EPOCHS, ckpt_path=None):
     module = Sharded()
     strategy = ModelParallelStrategy(2, 1, save_distributed_checkpoint=distributed)
@@ -116,6 +130,22 @@ def sharded(folder, *, distributed, epochs=EPOCHS, ckpt_path=None):
     run = trainer(saver, strategy=strategy, max_epochs=epochs)
     run.fit(module, ckpt_path=ckpt_path)
     return outcome(module, run)
+
+
+def sharded_damaged(folder):
+    """Half of one rank's file is missing; both ranks are to say so."""
+    path = folder / "damaged.ckpt"
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.copytree(folder / "shardedTrue" / "one.ckpt", path)
+        shards = path / "__1_0.distcp"
+        shards.write_bytes(shards.read_bytes()[: shards.stat().st_size // 2])
+    dist.barrier()
+    try:
+        sharded(folder / "damaged", distributed=True, epochs=5, ckpt_path=path)
+    except ValueError as error:
+        return str(error)
+    return "trained"
 
 
 def tensor_parallel(folder):
@@ -137,8 +167,11 @@ CASES = {
     "ddp": ddp,
     "ddp, clipping": lambda folder: ddp(folder / "clip", gradient_clip_val=0.3),
     "ddp, resumed": ddp_resumed,
+    "ddp, nan loss": lambda folder: ddp_spoiled(folder, "loss"),
+    "ddp, nan value": lambda folder: ddp_spoiled(folder, "value"),
     "sharded": lambda folder: sharded(folder, distributed=True),
     "sharded, resumed": lambda folder: sharded_resumed(folder, distributed=True),
+    "sharded, damaged": sharded_damaged,
     "sharded, one file": lambda folder: sharded(folder, distributed=False),
     "tensor parallel": tensor_parallel,
     "sharded, one file, resumed": lambda folder: sharded_resumed(folder, distributed=False),

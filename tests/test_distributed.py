@@ -235,6 +235,21 @@ def test_blocks_of_every_kind_train_on_a_sharded_model(name, outcomes):
     assert int(both[0]["skipped"]) == ("skipped" in name)
 
 
+def test_a_captured_parameter_that_sharding_replaced_is_said(outcomes):
+    for message in outcomes("captured"):
+        assert message.startswith("constraint 'rows' must depend on a parameter of the optimizer")
+        assert "through the module" in message
+
+
+def test_layers_in_bfloat16_leave_constraints_and_multipliers_in_float32(outcomes):
+    both = outcomes("low-precision shards")
+    for found in both:
+        assert found["forward"] == ["torch.bfloat16"]
+        assert found["seen"] == ["torch.float32"]
+        assert found["outcome"]["y"]["rows"].dtype == torch.float32
+    assert distance(both[0]["outcome"], both[1]["outcome"]) == 0.0
+
+
 def test_a_distributed_checkpoint_goes_on_to_the_same_bits(outcomes):
     both = outcomes("distributed checkpoint")
     assert distance(both[0], both[1]) == 0.0

@@ -66,11 +66,11 @@ def test_the_cost_of_two_ranks_is_measured(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
-def test_a_long_training_prints_its_windows(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["soak", "--steps", "1000"])
+def test_a_long_training_keeps_its_tensors(monkeypatch, tmp_path):
+    output = tmp_path / "soak.csv"
+    monkeypatch.setattr(sys, "argv", ["soak", "--steps", "1000", "--output", str(output)])
     soak.main()
-    lines = [line.split("|") for line in capsys.readouterr().out.splitlines()]
-    tensors = [int(line[3]) for line in lines if line[0] == "" and line[1].strip().isdigit()]
+    tensors = [int(row["tensors"]) for row in csv.DictReader(output.read_text().splitlines())]
     assert len(tensors) == 10
     assert tensors[0] == tensors[-1]  # after two updates, and after twenty
 

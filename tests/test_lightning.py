@@ -10,9 +10,16 @@ import lightning as L  # noqa: N812
 import pytest
 import pytorch_lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+import torch.distributed.checkpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    WeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.tuner import Tuner
 from test_injection import (
     F64,
     Net,
@@ -304,6 +311,35 @@ def test_a_compiled_module_gives_the_numbers_of_a_plain_loop():
     compiled = torch.compile(module, backend="aot_eager")
     run = trainer(PowerALMCallback())
     run.fit(compiled, loader())
+    assert_equal(module, run, *plain()[:2])
+
+
+@pytest.mark.filterwarnings("ignore:You have turned on .*detect_anomaly")
+@pytest.mark.parametrize("tool", ["averaged weights", "monitored rate", "anomalies looked for"])
+def test_other_tools_of_the_trainer_change_nothing(tool, tmp_path):
+    tools = {
+        "averaged weights": dict(callbacks=[PowerALMCallback(), WeightAveraging()]),
+        "monitored rate": dict(
+            callbacks=[LearningRateMonitor(), PowerALMCallback()], logger=CSVLogger(tmp_path)
+        ),
+        "anomalies looked for": dict(callbacks=[PowerALMCallback()], detect_anomaly=True),
+    }
+    module = Lit(scheduler=True)
+    run = trainer(**tools[tool])
+    run.fit(module, loader())
+    net, optimizer, _ = plain(scheduler=True)
+    assert_same(multipliers(run.optimizers[0]), multipliers(optimizer), rtol=1e-12)
+    assert run.optimizers[0].dual.k == optimizer.dual.k == 4
+    if tool != "averaged weights":  # there the module ends with the average
+        assert_same(module.net, net, rtol=1e-12)
+
+
+def test_a_search_for_the_learning_rate_leaves_no_trace(tmp_path):
+    module = Lit()
+    run = trainer(PowerALMCallback(), default_root_dir=tmp_path)
+    with pytest.warns(UserWarning, match="has no PowerALMCallback"):  # the search takes it away
+        Tuner(run).lr_find(module, loader(), num_training=5, update_attr=False)
+    run.fit(module, loader())
     assert_equal(module, run, *plain()[:2])
 
 
@@ -618,6 +654,20 @@ def test_without_lightning_the_import_names_the_extra():
     assert "pip install 'torch-powalm[lightning]'" in result.stdout, result.stderr
 
 
+@pytest.mark.parametrize("missing", ["lightning", "pytorch_lightning"])
+def test_one_of_the_names_of_lightning_is_enough(missing):
+    code = (
+        f"import sys, warnings; sys.modules[{missing!r}] = None\n"
+        "warnings.simplefilter('ignore')\n"
+        "from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback\n"
+        "for kind in (FeasibleCheckpoint, PowerALMCallback):\n"
+        "    print(*[base.__module__.split('.')[0] for base in kind.__bases__])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    other = {"lightning": "pytorch_lightning", "pytorch_lightning": "lightning"}[missing]
+    assert result.stdout.split() == [other, other], result.stderr
+
+
 class OtherLit(pytorch_lightning.LightningModule):
     """The other name of Lightning has classes of its own."""
 
@@ -789,7 +839,7 @@ def test_a_damaged_checkpoint_raises_by_name_and_the_one_before_is_found(how, tm
         save_checkpoint(state, tmp_path / name)
     assert not list(tmp_path.glob("*.part"))
     damage(tmp_path / "b.ckpt", how)
-    with pytest.raises(ValueError, match=r"checkpoint must be a whole file, got .*b\.ckpt \("):
+    with pytest.raises(ValueError, match=r"checkpoint must be whole, got .*b\.ckpt \("):
         load_checkpoint(tmp_path / "b.ckpt")
     with pytest.warns(UserWarning, match=r"b\.ckpt .*going back to the one before"):
         assert last_checkpoint(tmp_path) == tmp_path / "a.ckpt"
@@ -801,8 +851,30 @@ def test_a_damaged_checkpoint_raises_by_name_and_the_one_before_is_found(how, tm
 def test_a_trainer_refuses_a_damaged_checkpoint_by_its_name(tmp_path):
     fit(Lit(), ModelCheckpoint(tmp_path, filename="one"), max_epochs=1)
     damage(tmp_path / "one.ckpt", "truncated")
-    with pytest.raises(ValueError, match=r"must be a whole file, got .*one\.ckpt"):
+    with pytest.raises(ValueError, match=r"must be whole, got .*one\.ckpt"):
         trainer(PowerALMCallback()).fit(Lit(), loader(), ckpt_path=tmp_path / "one.ckpt")
+
+
+@pytest.mark.parametrize("how", ["truncated", "a bit", "missing", "metadata"])
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_damaged_folder_raises_by_name_and_the_one_before_is_found(how, tmp_path):
+    state = {"value": torch.full((64,), 2.0), "k": 3}
+    for name in ("a.ckpt", "b.ckpt"):
+        torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / name)
+    shards = tmp_path / "b.ckpt" / "__0_0.distcp"
+    if how == "missing":
+        shards.unlink()
+    elif how == "metadata":
+        damage(tmp_path / "b.ckpt" / ".metadata", "truncated")
+    else:
+        damage(shards, how)
+    file = "metadata" if how == "metadata" else "__0_0.distcp"
+    with pytest.raises(ValueError, match=rf"checkpoint must be whole, got .*b\.ckpt.*{file}"):
+        check_checkpoint(tmp_path / "b.ckpt")
+    with pytest.warns(UserWarning, match="going back to the one before"):
+        assert last_checkpoint(tmp_path) == tmp_path / "a.ckpt"
+    if how != "metadata":  # the one file is in the first of two parts
+        check_checkpoint(tmp_path / "b.ckpt", 1, 2)
 
 
 # The picture
@@ -846,3 +918,26 @@ def test_a_folder_without_a_log_is_said(tmp_path):
     (tmp_path / "metrics.csv").write_text("epoch,step,train_loss\n0,1,0.5\n")
     with pytest.raises(SystemExit, match=r"no powalm/ columns in .*: is PowerALMCallback in use\?"):
         plot.main([str(tmp_path)])
+
+
+def test_a_running_training_is_drawn_again_and_again(tmp_path, monkeypatch, capsys):
+    log, drawn = tmp_path / "log", tmp_path / "log" / "powalm.png"
+    header = "epoch,step,powalm/beta,powalm/violation/budget\n"
+    texts = iter(["", header + "0,2,0.1,0.5\n1,4,0.", header + "0,2,0.1,0.5\n1,4,0.2,0.4\n"])
+    seen = []
+
+    def next_moment(seconds):
+        assert seconds == 5
+        seen.append(plot.read([log])["powalm/beta"] if drawn.exists() else None)
+        drawn.unlink(missing_ok=True)
+        log.mkdir(exist_ok=True)
+        try:
+            (log / "metrics.csv").write_text(next(texts))
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(plot.time, "sleep", next_moment)
+    plot.main([str(log), "--watch", "5"])  # Ctrl-C ends it without a word
+    # No folder, an empty log, a half-written line, and the whole line.
+    assert seen == [None, None, {0.0: 0.1}, {0.0: 0.1, 1.0: 0.2}]
+    assert "neither metrics.csv nor" in capsys.readouterr().out

@@ -93,6 +93,18 @@ def test_two_ranks_of_a_trainer_train_as_one_process(name, settings, results):
     assert both[0]["k"] == settings.get("epochs", 3) + 1
 
 
+@pytest.mark.parametrize("how", ["loss", "value"])
+def test_a_batch_that_is_nan_on_one_rank_is_left_out_by_both(how, results):
+    torch.set_num_threads(1)
+    both = [result[f"ddp, nan {how}"] for result in results]
+    assert [int(outcome.pop("skipped")) for outcome in both] == [1, 1]
+    without = cases.train(0, 1, skip_batch=(1, 1))
+    del without["skipped"]
+    found = [{name: outcome[name] for name in without} for outcome in both]
+    assert distance(*found) == 0.0
+    assert distance(found[0], without) < 1e-12
+
+
 def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(results):
     one, two = (result["ddp"] for result in results)
     assert one["best"] == two["best"] == "epoch=2-step=9.ckpt"
@@ -107,6 +119,14 @@ def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(resu
     for name, violation in seen.items():
         logged = one["metrics"][f"powalm/val/violation/{name}"]
         assert logged == pytest.approx(violation.max, rel=1e-5)
+
+
+def test_a_damaged_folder_is_refused_by_both_ranks(results):
+    for rank, result in enumerate(results):
+        message = result["sharded, damaged"]
+        assert message.startswith("checkpoint must be whole, got "), message
+        assert "damaged.ckpt" in message
+        assert ("another rank has found damage" in message) == (rank == 0)
 
 
 def test_ranks_that_share_a_batch_are_not_taken_for_ranks_of_their_own(results):

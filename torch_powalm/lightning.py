@@ -6,6 +6,7 @@ The module calls `self.optimizers().augment(loss, …)` in training_step, where 
 and `self.constraints.observe(…)` in validation_step, where it wants to see them there.
 """
 
+import functools
 import importlib
 import math
 import os
@@ -97,9 +98,10 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Have checkpoints checked before Lightning reads them."""
-        io = trainer.strategy.checkpoint_io
-        if not isinstance(io, _CheckedIO):
-            trainer.strategy.checkpoint_io = _CheckedIO(io)
+        strategy = trainer.strategy
+        if not isinstance(strategy.load_checkpoint, functools.partial):
+            load = functools.partial(_load_checked, trainer, strategy.load_checkpoint)
+            strategy.load_checkpoint = load
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the wrapped optimizers."""
@@ -170,8 +172,8 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         return {"optimizers": [o.powalm_state_dict() for o in self._optimizers]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Keep them until the training starts."""
-        self._loaded = list(state_dict["optimizers"])
+        """Keep them until the training starts; a checkpoint made before one (lr_find) has none."""
+        self._loaded = list(state_dict["optimizers"]) or None
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Remember the epoch, to see whether its end has been left out."""
@@ -240,21 +242,19 @@ def _check_ranks(strategy: Any, optimizer: PowerALMOptimizer) -> None:
         )
 
 
-class _CheckedIO:
-    """A CheckpointIO that refuses a damaged file by its name."""
-
-    def __init__(self, io: Any) -> None:
-        self._io = io
-
-    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        if os.path.isfile(path):
-            check_checkpoint(path)
-        return self._io.load_checkpoint(path, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_io":  # while it is being unpickled
-            raise AttributeError(name)
-        return getattr(self._io, name)
+def _load_checked(trainer: Any, load: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load a checkpoint that is whole: of a folder every rank checks a part; all raise or none."""
+    found = None
+    try:
+        if os.path.exists(path):
+            check_checkpoint(path, trainer.global_rank, trainer.world_size)
+    except ValueError as error:
+        found = error
+    if not trainer.strategy.reduce_boolean_decision(found is None):
+        raise found or ValueError(
+            f"checkpoint must be whole, got {path} (another rank has found damage)"
+        )
+    return load(path, *args, **kwargs)
 
 
 def _log(pl_module: Any, metrics: Mapping[str, float], **settings: Any) -> None:

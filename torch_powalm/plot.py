@@ -5,7 +5,7 @@
 Draws loss, violations by block (training solid, validation dashed), multipliers and β over epochs,
 from metrics.csv (CSVLogger) or TensorBoard's event files. Several folders are parts of one
 training that was resumed: where they overlap, the later one counts. With --watch SECONDS the
-picture is drawn again and again, until the command is interrupted.
+picture is drawn again and again, from before the first line of the log until Ctrl-C.
 """
 
 import argparse
@@ -36,18 +36,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="draw again and again")
     args = parser.parse_args(arguments)
     output = args.output or args.folders[-1] / "powalm.png"
-    while True:
-        curves = read(args.folders)
-        if not any(name.startswith("powalm/") for name in curves):
-            if args.watch is None:
-                folders = ", ".join(map(str, args.folders))
-                raise SystemExit(f"no powalm/ columns in {folders}: is PowerALMCallback in use?")
-        else:
-            draw(curves, output)
-            print(f"picture written to {output}", flush=True)
-        if args.watch is None:
-            return
-        time.sleep(args.watch)
+    if args.watch is None:
+        picture(args.folders, output)
+        return
+    try:
+        while True:
+            try:
+                picture(args.folders, output)
+            except SystemExit as waiting:  # the training has not written its first line yet
+                print(waiting, flush=True)
+            time.sleep(args.watch)
+    except KeyboardInterrupt:
+        return
+
+
+def picture(folders: Sequence[Path], output: Path) -> None:
+    """Read and draw once; ends with a message where there is nothing to draw."""
+    curves = read(folders)
+    if not any(name.startswith("powalm/") for name in curves):
+        where = ", ".join(map(str, folders))
+        raise SystemExit(f"no powalm/ columns in {where}: is PowerALMCallback in use?")
+    draw(curves, output)
+    print(f"picture written to {output}", flush=True)
 
 
 def read(folders: Iterable[Path]) -> dict[str, Curve]:
@@ -90,13 +100,14 @@ def draw(curves: dict[str, Curve], output: Path) -> None:
 
 def _csv_rows(path: Path) -> list[tuple[str, float, float]]:
     """(name, epoch, value) of CSVLogger; the last value of an epoch counts."""
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]  # a training that runs may be writing the last line
     found = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            epoch = row.get("epoch") or row["step"]
-            for name, text in row.items():
-                if name not in ("epoch", "step") and text:
-                    found.append((name, float(epoch), float(text)))
+    for row in csv.DictReader(whole.splitlines()):
+        epoch = row.get("epoch") or row["step"]
+        for name, value in row.items():
+            if name not in ("epoch", "step") and value:
+                found.append((name, float(epoch), float(value)))
     return [entry for entry in found if math.isfinite(entry[2])]
 
 

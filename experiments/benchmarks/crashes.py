@@ -16,6 +16,7 @@ is one such training; NUMBER says which batch, write or epoch, counted from 1.
 
 import argparse
 import csv
+import math
 import multiprocessing
 import os
 import random
@@ -56,7 +57,9 @@ class Killer:
 
     def is_time(self, moment: str) -> bool:
         """Count; whether it is time."""
-        (self.folder / "started").touch()
+        if moment == "batch":
+            with (self.folder / "batches").open("ab") as file:
+                file.write(b".")  # for a kill by the clock
         if moment != self.moment or self.rank != int(os.environ.get("LOCAL_RANK", "0")):
             return False
         self.left -= 1
@@ -326,23 +329,33 @@ def crash(kind: str, folder: Path, kill: str, rank: int = 0) -> float:
     Args:
         kind: of the training.
         folder: where it saves.
-        kill: "batch:3" and so on, or "clock:0.4" for seconds after the first batch.
+        kill: "batch:3" and so on, or "clock:3.4": from outside, when 3 batches have begun and 0.4
+            of the time of a batch has gone by, wherever the training may be then.
         rank: the rank to be killed.
     """
     moment, number = kill.split(":")
     by_clock = moment == "clock"
     job = start(kind, folder, "never:0" if by_clock else kill, rank)
     if by_clock:
-        while job.is_alive() and not (folder / "started").exists():
-            time.sleep(0.001)
-        time.sleep(float(number))
+        begun = _wait_for_batches(folder, 1, job)
+        fraction, batches = math.modf(float(number))
+        now = _wait_for_batches(folder, int(batches), job)
+        time.sleep(fraction * (now - begun) / batches)
         (folder / "killed").touch()
         job.kill()
     job.join()
-    if not (folder / "killed").exists() or (job.exitcode == 0 and not by_clock):
+    if not (folder / "killed").exists() or job.exitcode == 0:
         printed = (folder / "log.txt").read_text()
         raise RuntimeError(f"{kind} in {folder} was not killed at {kill}:\n{printed}")
     return time.time() - (folder / "killed").stat().st_mtime
+
+
+def _wait_for_batches(folder: Path, number: int, job: Any) -> float:
+    """The time at which a training has begun so many batches, or has ended."""
+    log = folder / "batches"
+    while job.is_alive() and (not log.exists() or log.stat().st_size < number):
+        time.sleep(0.0005)
+    return time.perf_counter()
 
 
 def same(a: Any, b: Any) -> bool:
@@ -361,8 +374,10 @@ def moments(kind: str, number: int, chance: random.Random) -> Iterator[tuple[str
         sort = sorts[i % len(sorts)]
         # Rank 0 writes the checkpoints.
         rank = chance.randrange(2) if kind == "ddp" and sort != "write" else 0
-        when = chance.random() if sort == "clock" else chance.randrange(1, LAST[sort] + 1)
-        yield f"{sort}:{when}", rank
+        last = LAST["batch"] - BATCHES  # a training that ends too early would not be killed
+        by_clock = sort == "clock"
+        when = chance.uniform(2, last) if by_clock else chance.randrange(1, LAST[sort] + 1)
+        yield f"{sort}:{when:.4g}", rank
 
 
 def main() -> None:
@@ -374,7 +389,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, args.output.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["kind", "killed_at", "rank", "same_bits", "seconds_until_all_ended"])
         for kind in args.kinds:
             whole = finish(kind, Path(scratch) / kind / "whole")
             chosen = list(moments(kind, args.kills, random.Random(args.seed)))
@@ -383,10 +400,8 @@ def main() -> None:
                 seconds = crash(kind, folder, kill, rank)
                 equal = same(finish(kind, folder), whole)
                 rows.append([kind, kill, rank, "yes" if equal else "NO", f"{seconds:.1f}"])
-    with args.output.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["kind", "killed_at", "rank", "same_bits", "seconds_until_all_ended"])
-        writer.writerows(rows)
+                writer.writerow(rows[-1])
+                file.flush()  # a table that is stopped keeps what it has
     for kind in args.kinds:
         mine = [row for row in rows if row[0] == kind]
         equal = sum(row[3] == "yes" for row in mine)

@@ -1,13 +1,15 @@
 """Whether a long constrained training stays as fast and as small as it began.
 
-    python -m experiments.benchmarks.soak [--steps 20000]
+    python -m experiments.benchmarks.soak [--steps 20000] [--output FILE]
 
 A Lightning trainer with blocks of every kind, multipliers updated every 50 steps, a CSV log. In
 each of ten windows the steps are timed against a plain training step that runs in between (so that
-a busy machine does not matter), and tensors and resident memory are counted. Prints the table.
+a busy machine does not matter), and tensors and resident memory are counted. Prints the table and
+writes experiments/results/soak.csv.
 """
 
 import argparse
+import csv
 import gc
 import logging
 import statistics
@@ -26,6 +28,7 @@ from experiments.benchmarks.crashes import SAMPLES, Net
 from torch_powalm.lightning import PowerALMCallback
 
 WINDOWS, PROBE = 10, 20  # a plain step follows every so many
+RESULTS = Path(__file__).parent.parent / "results" / "soak.csv"
 
 
 class Module(lightning.LightningModule):
@@ -88,6 +91,7 @@ def main() -> None:
     """Train, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -106,9 +110,16 @@ def main() -> None:
             enable_model_summary=False,
         )
         trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=None))
-    print("| steps | step / plain step | tensors | resident MB |\n|---|---|---|---|")
-    for i, (ratio, tensors, memory) in enumerate(windows.rows, 1):
-        print(f"| {i * windows.every} | {ratio:.2f} | {tensors} | {memory:.1f} |")
+    header = ["steps", "ratio_to_plain_step", "tensors", "resident_mb"]
+    rows = [
+        [i * windows.every, f"{ratio:.2f}", tensors, f"{memory:.1f}"]
+        for i, (ratio, tensors, memory) in enumerate(windows.rows, 1)
+    ]
+    with args.output.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([header, *rows])
+    for row in (header, ["---"] * 4, *rows):
+        print("| " + " | ".join(map(str, row)) + " |")
 
 
 if __name__ == "__main__":

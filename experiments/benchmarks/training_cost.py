@@ -88,7 +88,7 @@ def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Ste
     """A training step of the method as a function; of a grid, of its first candidate."""
     generator = torch.Generator().manual_seed(0)
     data = split(images, schedule, generator)
-    candidate = next(iter(method.candidates()))
+    candidate = next(iter(method.candidates().values()))
     model = Constrained(task, candidate, schedule, generator)
     loader = batches(*data.train, schedule.batch_size, generator)
     stream: Iterator[list[Tensor]] = cycle(loader)
@@ -111,7 +111,7 @@ def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Ste
 
 def _objects(experiment: str, method: str) -> tuple[str, Task, Method, Schedule]:
     with initialize_config_dir(entry.CONFIGS, version_base="1.3"):
-        overrides = [f"experiment={experiment}", f"method={method}", "schedule.n=null"]
+        overrides = [f"experiment={experiment}", f"method={method}", "++schedule.n=null"]
         cfg = compose("train", overrides)
     return (cfg.label, *(instantiate(cfg[part]) for part in ("task", "method", "schedule")))  # type: ignore[return-value]
 

@@ -1,7 +1,7 @@
 """Neyman–Pearson classification: some classes must not be missed, the others are learned."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,10 @@ class NeymanPearson:
             raise ValueError(f"rate must be in (0, 1), got {self.rate!r}")
         if not self.tolerance >= 0:
             raise ValueError(f"tolerance must be nonnegative, got {self.tolerance!r}")
+
+    def tightened(self, margin: float) -> "NeymanPearson":
+        """The same with a smaller rate."""
+        return replace(self, rate=self.rate - margin)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of the images outside the group."""

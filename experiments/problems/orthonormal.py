@@ -30,6 +30,12 @@ class Orthonormal:
         if not self.tolerance >= 0:
             raise ValueError(f"tolerance must be nonnegative, got {self.tolerance!r}")
 
+    def tightened(self, margin: float) -> "Orthonormal":
+        """Itself: an equality has no margin."""
+        if margin != 0:
+            raise ValueError(f"margin must be 0 for equalities, got {margin!r}")
+        return self
+
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy."""
         return cross_entropy(outputs, labels)
