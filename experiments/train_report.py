@@ -20,6 +20,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments import figures, gather, records, tables
 from experiments.records import Run
@@ -124,6 +125,7 @@ def figure(runs: Sequence[Run]) -> Figure:
         for draw in (curves.axhline, ends.axvline):
             draw(made[0].config["task"]["tolerance"], color="0.8", linewidth=0.8, zorder=0)
         curves.set_xlabel("epoch")
+        curves.xaxis.set_major_locator(MaxNLocator(integer=True))
         curves.set_ylabel(f"{name.replace('_', '–')}\nviolation on training data")
         ends.set_xlabel("violation on test data")
         ends.set_ylabel("test loss")
