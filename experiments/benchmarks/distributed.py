@@ -142,7 +142,7 @@ def run_rank(rank: int, folder: Path, rounds: int, steps: int, output: Path) -> 
         output.parent.mkdir(parents=True, exist_ok=True)
         header = ["case", "fraction_of_step", "first_quartile", "third_quartile", "ratio_to_plain"]
         with output.open("w", newline="") as file:
-            writer = csv.writer(file)
+            writer = csv.writer(file, lineterminator="\n")
             writer.writerow(header)
             writer.writerows(rows)
         for row in (header, *rows):

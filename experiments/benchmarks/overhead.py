@@ -343,7 +343,7 @@ def main() -> None:
             )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with args.output.open("w", newline="") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["case", "method", "ratio_to_floor", "first_quartile", "third_quartile"])
         writer.writerows(rows)
 
