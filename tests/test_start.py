@@ -11,6 +11,7 @@ from test_dual import state
 
 from torch_powalm import Problem, power_alm, solvers
 from torch_powalm.problem import Subproblem
+from torch_powalm.result import Status
 from torch_powalm.start import first_penalty
 
 C, M, X = vector(3, -4, 0), vector(0, 1, 2), vector(6, 0, 8)
@@ -58,7 +59,19 @@ def test_a_fall_of_psi_counts_as_progress_from_the_given_size_on(
     dual = state(nu=0.8)
     x = torch.zeros(1, dtype=torch.float64)
     dual.start(x)
-    psi = Subproblem(problem, dual, fall=fall)
+    psi = Subproblem(problem, dual, fall=fall, max_idle=2000)
     for k in range(2001):
         psi.value(x - 5e-13 * k)
     assert psi.starves() is psi.has_failed() is starves
+
+
+def test_a_subproblem_that_hardly_falls_is_given_up_unless_told_otherwise() -> None:
+    """Tiny fixed steps: every subproblem would take 5,000 iterations."""
+    problem = Problem(lambda x: C @ x + x @ x, equality=lambda x: (M @ x - 1).reshape(1))
+    slow = solvers.AcceleratedGradient(step=1e-16)
+    settings = {"solver": slow, "lam": 1e-3, "max_inner": 5_000, "max_outer": 1}
+    given_up = power_alm(problem, X, max_idle=50, **settings)
+    assert given_up.records[0].inner_status is Status.STALLED
+    assert given_up.records[0].inner_iterations < 100
+    patient = power_alm(problem, X, max_idle=None, **settings)
+    assert patient.records[0].inner_iterations > 100
