@@ -50,9 +50,10 @@ ALLOWED = {
     "certificate": {"dual", "multipliers", "oracle", "problem", "result"},
     "start": {"dual", "feasibility", "functional", "oracle", "problem"},
     "outlook": {"certificate", "feasibility", "oracle", "problem", "result"},
+    "tolerance": {"dual", "result"},
     "alm": {
         *("certificate", "dual", "feasibility", "oracle", "outlook"),
-        *("problem", "progress", "result", "solvers", "start"),
+        *("problem", "progress", "result", "solvers", "start", "tolerance"),
     },
 }
 
