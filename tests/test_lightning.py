@@ -1,7 +1,6 @@
 """Under a Lightning Trainer: the numbers of a plain loop, and what the callbacks add."""
 
 import csv
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -30,12 +29,11 @@ from test_injection import (
     multipliers,
     registry,
 )
-from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from torch_powalm import ConstraintRegistry, PowerALMOptimizer, plot
+from torch_powalm import plot
 from torch_powalm.files import check_checkpoint, last_checkpoint, load_checkpoint, save_checkpoint
-from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback, feasible_loss
+from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [
@@ -294,8 +292,9 @@ def test_a_grad_scaler_gives_the_numbers_of_a_plain_loop(kind):
 def test_a_low_precision_forward_keeps_precise_multipliers():
     module = Lit()
     run = fit(module, precision="bf16-mixed")
-    # The same bfloat16 rounding in both; what differs is the order of two casts.
-    assert_equal(module, run, *plain(autocast=True)[:2], 5e-2)
+    assert_equal(module, run, *plain(autocast=True)[:2])
+    full, _, _ = plain()
+    assert (module.net.first.weight - full.first.weight).abs().max() > 1e-4  # it was low precision
     assert multipliers(run.optimizers[0]).dtype == F64
 
 
@@ -494,7 +493,7 @@ def test_observe_takes_batch_blocks_only():
     assert constraints.take_observed() == {}
 
 
-# Stopping and choosing
+# Stopping
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
@@ -529,82 +528,6 @@ def test_a_stock_early_stopping_reads_the_logged_residual(first):
     run = trainer(*(callbacks if first else callbacks[::-1]), max_epochs=12)
     run.fit(Lit(), loader())
     assert run.current_epoch == enough
-
-
-class Scripted(L.LightningModule):
-    """A parameter that visits given values; its violation and loss are what the script says."""
-
-    def __init__(self, script, *, validate):
-        super().__init__()
-        self.p = nn.Parameter(torch.zeros(1))
-        self.script, self.validate = script, validate
-        self.constraints = ConstraintRegistry()
-        self.constraints.inequality("bound", size=1)
-
-    def configure_optimizers(self):
-        return PowerALMOptimizer(torch.optim.SGD([self.p], lr=0.0), self.constraints)
-
-    def now(self):
-        loss, violation = self.script[self.current_epoch]
-        return loss + 0 * self.p.sum(), violation + 0 * self.p
-
-    def training_step(self, batch, index):
-        with torch.no_grad():
-            self.p.fill_(float(self.current_epoch))
-        loss, violation = self.now()
-        if not self.validate:
-            self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1)
-        return self.optimizers().augment(loss, bound=violation)
-
-    def validation_step(self, batch, index):
-        loss, violation = self.now()
-        self.constraints.observe(bound=violation)
-        self.log("val_loss", loss, batch_size=1)
-
-
-@pytest.mark.parametrize("validate", [True, False], ids=["validation", "training"])
-@pytest.mark.parametrize(
-    ("script", "best"),
-    [
-        ([(0.1, 0.5), (0.9, 0.0), (0.7, 1e-4), (0.8, 0.0), (0.2, 0.01)], 2),  # feasible, least loss
-        ([(0.1, 0.5), (0.9, 0.02), (0.7, 0.03), (0.2, 0.3)], 1),  # none: least violation
-        ([(0.1, 3e-3), (0.9, 2e-3), (0.7, 2.5e-3)], 1),  # close to each other
-    ],
-)
-def test_the_best_model_is_feasible_or_the_least_infeasible(script, best, validate, tmp_path):
-    monitor = {} if validate else {"monitor": "train_loss"}
-    checkpoint = FeasibleCheckpoint(tolerance=1e-3, dirpath=tmp_path, **monitor)
-    run = trainer(checkpoint, PowerALMCallback(), max_epochs=len(script))
-    one = torch.utils.data.DataLoader([0], batch_size=None)
-    module = Scripted(script, validate=validate)
-    run.fit(module, one, one if validate else None)
-    saved = torch.load(checkpoint.best_model_path, weights_only=True)
-    assert float(saved["state_dict"]["p"]) == best
-    assert len(list(tmp_path.glob("*.ckpt"))) == 1
-
-
-def test_the_score_orders_feasible_models_before_all_others():
-    scores = [
-        feasible_loss(*entry, 1e-3)
-        for entry in [(-5.0, 0.0), (0.2, 1e-3), (1e6, 0.0), (0.0, 1.1e-3), (0.0, 1.2e-3), (-9, 7)]
-    ]
-    assert scores == sorted(scores)
-    single = torch.tensor(scores)  # as Lightning holds them
-    assert bool((single[1:] > single[:-1]).all())
-    assert feasible_loss(0.0, math.inf, 1e-3) == math.inf
-    assert feasible_loss(3.0, 1e-30, 0.0) > 1e9
-
-
-def test_feasible_checkpoint_says_what_is_missing(tmp_path):
-    one = torch.utils.data.DataLoader([0], batch_size=None)
-    module = Scripted([(0.1, 0.5)], validate=False)
-    run = trainer(FeasibleCheckpoint(1e-3, dirpath=tmp_path), PowerALMCallback(), max_epochs=1)
-    with pytest.raises(ValueError, match=r"monitor must be logged .* 'val_loss' is not among"):
-        run.fit(module, one)
-    with pytest.raises(ValueError, match="tolerance must be nonnegative and finite, got -1"):
-        FeasibleCheckpoint(-1)
-    with pytest.raises(ValueError, match="mode must be 'min', got 'max'"):
-        FeasibleCheckpoint(1e-3, mode="max")
 
 
 # Misuse
