@@ -159,6 +159,11 @@ def test_check_ranks_finds_ranks_that_have_drifted_apart_later(outcomes):
         assert "must be the same on every rank" in messages[2]
 
 
+def test_random_numbers_that_are_the_same_on_every_rank_are_fine(outcomes):
+    for messages in outcomes("random: one seed"):
+        assert messages == ["", "", ""]
+
+
 # Communication
 
 

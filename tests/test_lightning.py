@@ -99,8 +99,18 @@ class Manual(Lit):
         optimizer = self.optimizers()
         loss, values = measure(self.net, *batch)
         optimizer.zero_grad()
-        self.manual_backward(optimizer.augment(loss, **values))
+        self.manual_backward(optimizer.augment(loss, **values) if self.batch else loss)
         optimizer.step()
+
+
+class Scaled(MixedPrecision):
+    """16-mixed falls back to bfloat16 on a CPU: the plugin with its scaler, in full precision."""
+
+    def __init__(self):
+        super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
+
+    def forward_context(self):
+        return torch.autocast("cpu", enabled=False)
 
 
 def loader(data=None):
@@ -139,10 +149,11 @@ def plain(
     lam=None,
     skip=None,
     autocast=False,
+    dtype=F64,
     **settings,
 ):
     """The loop that a user without Lightning would write."""
-    net = Net()
+    net = Net().to(dtype)
     base = base or (lambda params: torch.optim.Adam(params, lr=0.02))
     optimizer = constrained(
         base(net.parameters()), registry(net, batch=batch), **{"nu": 0.7, **settings}
@@ -152,7 +163,7 @@ def plain(
 
     def backward(x, target):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss, values = measure(net, x, target)
+            loss, values = measure(net, x.to(dtype), target)
             loss = optimizer.augment(loss, **values) if batch else loss
         loss = loss / accumulate
         (scaler.scale(loss) if scaler else loss).backward()
@@ -234,6 +245,7 @@ EQUAL = {
         dict(accumulate_grad_batches=3),
         dict(accumulate=3, batch=False),
     ),
+    "accumulate, with a rest": ({}, dict(accumulate_grad_batches=2), dict(accumulate=2)),
     "clip": ({}, dict(gradient_clip_val=0.1), dict(clip=0.1)),
     "accumulate and clip": (
         {},
@@ -270,12 +282,6 @@ def test_clipping_the_loss_alone_is_another_training_and_can_be_asked_for():
 
 @pytest.mark.parametrize("kind", ["plain", "fused", "clip", "accumulate"])
 def test_a_grad_scaler_gives_the_numbers_of_a_plain_loop(kind):
-    """16-mixed falls back to bfloat16 on a CPU: the plugin with its scaler, in full precision."""
-
-    class Scaled(MixedPrecision):
-        def forward_context(self):
-            return torch.autocast("cpu", enabled=False)
-
     base = fused if kind == "fused" else None
     settings = {
         "clip": dict(gradient_clip_val=0.1),
@@ -283,25 +289,44 @@ def test_a_grad_scaler_gives_the_numbers_of_a_plain_loop(kind):
     }.get(kind, {})
     loop = {"clip": dict(clip=0.1), "accumulate": dict(accumulate=3)}.get(kind, {})
     module = Lit(base)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    run = fit(module, plugins=[Scaled("16-mixed", "cpu", scaler)], **settings)
+    run = fit(module, plugins=[Scaled()], **settings)
     net, optimizer, _ = plain(base, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**10), **loop)
     assert_equal(module, run, net, optimizer)
 
 
 def test_a_low_precision_forward_keeps_precise_multipliers():
-    module = Lit()
-    run = fit(module, precision="bf16-mixed")
-    assert_equal(module, run, *plain(autocast=True)[:2])
-    full, _, _ = plain()
-    assert (module.net.first.weight - full.first.weight).abs().max() > 1e-4  # it was low precision
-    assert multipliers(run.optimizers[0]).dtype == F64
+    single = torch.float32  # autocast leaves double precision as it is
+    module = Lit().to(single)
+    run = trainer(PowerALMCallback(), precision="bf16-mixed")
+    run.fit(module, loader([(x.to(single), target) for x, target in batches()]))
+    assert_equal(module, run, *plain(autocast=True, dtype=single)[:2], 1e-5)
+    assert multipliers(run.optimizers[0]).dtype == single
+    precise, _, _ = plain(dtype=single)
+    assert (module.net.first.weight - precise.first.weight).abs().max() > 10 * 1e-5
 
 
 def test_manual_optimization_gives_the_numbers_of_a_plain_loop():
     module = Manual()
     run = fit(module)
     assert_equal(module, run, *plain()[:2])
+
+
+@pytest.mark.parametrize("total", [True, False])
+def test_manual_optimization_clips_the_total_when_the_module_says_so(total):
+    class Clipping(Manual):
+        def training_step(self, batch, index):
+            optimizer = self.optimizers()
+            loss, values = measure(self.net, *batch)
+            optimizer.zero_grad()
+            self.manual_backward(optimizer.augment(loss, **values))
+            if total:
+                optimizer.backward_constraints()
+            self.clip_gradients(optimizer, gradient_clip_val=0.1)
+            optimizer.step()
+
+    module = Clipping()
+    run = fit(module)
+    assert_equal(module, run, *plain(clip=0.1, total=total)[:2])
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -483,6 +508,24 @@ def test_a_validation_alone_is_observed_too():
     )
 
 
+def test_a_test_is_observed_too():
+    class Tested(Lit):
+        test_step = Lit.validation_step
+
+    module = Tested()
+    run = fit(module)
+    other = [(x * 0.5, target) for x, target in batches()]
+    (metrics,) = run.test(module, loader(other), verbose=False)
+    with torch.no_grad():
+        balance = sum(float(measure(module.net, *batch)[1]["balance"]) for batch in other) / 3
+    assert metrics["powalm/test/violation/balance"] == pytest.approx(abs(balance), rel=1e-5)
+    unit_rows = float(module.net.unit_rows().detach().abs().max())
+    assert metrics["powalm/test/violation/unit_rows"] == pytest.approx(unit_rows, rel=1e-5)
+    assert metrics["powalm/test/max_violation"] == max(
+        value for name, value in metrics.items() if "violation/" in name
+    )
+
+
 def test_observe_takes_batch_blocks_only():
     constraints = registry(Net())
     for name in ("unit_rows", "unknown"):
@@ -542,12 +585,33 @@ def test_a_callback_without_a_wrapped_optimizer_raises():
         fit(Plain(batch=False))
 
 
-def test_a_wrapped_optimizer_without_the_callback_warns_once():
+@pytest.mark.parametrize("batch", [True, False], ids=["batch", "static"])
+@pytest.mark.parametrize("kind", ["plain", "scaler", "manual", "scheduler", "other name"])
+def test_a_wrapped_optimizer_without_the_callback_warns_once(kind, batch):
+    settings = dict(plugins=[Scaled()]) if kind == "scaler" else {}
+    module = {"manual": Manual, "other name": OtherLit}.get(kind, Lit)(batch=batch)
+    module.scheduler = kind == "scheduler"
+    flavour = pytorch_lightning if kind == "other name" else L
     with pytest.warns(UserWarning, match="has no PowerALMCallback") as caught:
-        trainer().fit(Lit(), loader())
+        trainer(flavour=flavour, **settings).fit(module, loader())
     ours = [w for w in caught if "has no PowerALMCallback" in str(w.message)]
     assert len(ours) == 1
     assert "update_multipliers()" in str(ours[0].message)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_a_step_that_the_module_makes_by_itself_does_not_warn():
+    class Own(Manual):
+        def configure_optimizers(self):
+            self.own = super().configure_optimizers()
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+        def optimizers(self):
+            return self.own
+
+    module = Own()
+    trainer(max_epochs=1).fit(module, loader())  # warnings are errors
+    assert module.own.steps == len(batches())
 
 
 @pytest.mark.parametrize(
@@ -598,12 +662,12 @@ class OtherLit(pytorch_lightning.LightningModule):
     training_step = Lit.training_step
     validation_step = Lit.validation_step
 
-    def __init__(self):
+    def __init__(self, batch=True):
         pytorch_lightning.LightningModule.__init__(self)
-        twin = Lit()
+        twin = Lit(batch=batch)
         self.net, self.constraints = twin.net, twin.constraints
         self.base, self.settings, self.skip = twin.base, twin.settings, None
-        self.scheduler, self.batch = False, True
+        self.scheduler, self.batch = False, batch
 
 
 def test_both_import_names_of_lightning_work(tmp_path):

@@ -31,6 +31,7 @@ ALLOWED = {
         *("prox", "ranks", "result", "sharding", "vector", "wrapper"),
     },
     "files": set(),
+    "stateful": {"optimizer"},
     "lightning": {"constraints", "files", "lightning", "optimizer", "ranks", "result"},
     "plot": set(),
     # the solving route: solvers see ψ and g, and nothing of y, β or A

@@ -9,7 +9,6 @@ One training step, top to bottom:
 """
 
 import dataclasses
-import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from torch_powalm.prox import Proximable
 from torch_powalm.ranks import Ranks
 from torch_powalm.result import DualRecord, TrainingResiduals
 from torch_powalm.vector import BlockVector
-from torch_powalm.wrapper import OptimizerWrapper
+from torch_powalm.wrapper import OptimizerWrapper, is_stepped_by_lightning
 
 _MEMORY = 0.9  # of the running norm of the augmented gradient
 _COUNTERS = ("steps", "skipped", "gradient_norm")  # saved beside the dual state
@@ -187,8 +186,14 @@ class PowerALMOptimizer(OptimizerWrapper):
         if not all(with_graph):
             name = list(proxy)[with_graph.index(False)]
             raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
-        if self._window.has_done and all(p.grad is None for p in self.params):
-            self._forget_gradients()  # they have been cleared by model.zero_grad()
+        # Without gradients they have been cleared by model.zero_grad(), or FSDP2 still keeps them
+        # to itself (set_requires_gradient_sync(False), for accumulation).
+        if (
+            self._window.has_done
+            and not vector.sharded
+            and all(p.grad is None for p in self.params)
+        ):
+            self._forget_gradients()
         seen = proxy
         if self._ranks.size > 1:
             seen, reported, whole = self._ranks.sums(proxy, reported, whole, device=vector.device)
@@ -227,6 +232,8 @@ class PowerALMOptimizer(OptimizerWrapper):
         A closure calls backward on the (augmented) loss and returns it: the base then sees the
         value of L_β, and the closure's own first value is returned.
         """
+        if self._books.watched is None:
+            self._look_for_callback()
         if closure is not None:
             return self._step_with_closure(closure, **kwargs)
         if not self.base.state and self._initialises_state():
@@ -480,13 +487,6 @@ class PowerALMOptimizer(OptimizerWrapper):
             p.copy_(sharding.as_shard(g.prox(sharding.full(p), lr[id(p)]), p))
 
     def _step_with_closure(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        if not self._books.watched and _is_of_lightning(closure):
-            self._books.watched = True
-            warnings.warn(
-                "the trainer has no PowerALMCallback: multipliers stay as they are unless the "
-                "module calls update_multipliers(); add torch_powalm.lightning.PowerALMCallback()",
-                stacklevel=4,
-            )
         if _searches(self.base):
             return self._search(closure, **kwargs)
         with torch.enable_grad():
@@ -553,6 +553,16 @@ class PowerALMOptimizer(OptimizerWrapper):
         """Said by a callback that moves, saves and restores the multipliers."""
         self._books.watched = True
 
+    def _look_for_callback(self) -> None:
+        """Warn, at the first step, when a Lightning trainer makes it and no callback watches."""
+        self._books.watched = is_stepped_by_lightning()
+        if self._books.watched:
+            warnings.warn(
+                "the trainer has no PowerALMCallback: multipliers stay as they are unless the "
+                "module calls update_multipliers(); add torch_powalm.lightning.PowerALMCallback()",
+                stacklevel=4,
+            )
+
     def powalm_state_dict(self) -> dict[str, Any]:
         """The part "powalm" of `state_dict`, for engines that drop it: multipliers and epoch."""
         state = checkpoint.save(self._ready(), self.dual, self.constraints)
@@ -599,7 +609,7 @@ class _Books:
     gradient_norm: float = math.inf
     injected: Tensor | None = None  # a .grad that holds the parameter-only blocks' part
     checked: bool = False  # every block has been seen to reach a parameter
-    watched: bool = False  # a Lightning callback cares for the multipliers, or none does, as said
+    watched: bool | None = None  # a Lightning callback moves the multipliers, or none, as said
 
 
 class _NotFiniteError(Exception):
@@ -610,12 +620,6 @@ def _searches(base: Optimizer) -> bool:
     """Whether a step may call its closure more than once."""
     from_torch = type(base).__module__.startswith("torch.") and "step" not in base.__dict__
     return isinstance(base, torch.optim.LBFGS) or not from_torch
-
-
-def _is_of_lightning(closure: Callable[[], Any]) -> bool:
-    """Whether a Trainer has made this closure (it wraps the user's in a partial)."""
-    package = closure.func.__module__ if isinstance(closure, functools.partial) else ""
-    return package.split(".")[0] in ("lightning", "pytorch_lightning")
 
 
 def _check_params(params: Sequence[Tensor]) -> None:
