@@ -17,7 +17,7 @@ from torch_powalm import ConstraintRegistry, PowerALMOptimizer, full
 
 SCRIPT = Path(worker.__file__)
 CASES = worker.cases(Path())
-TIMEOUT = 240  # seconds for all cases on a busy machine; alone they take a tenth
+TIMEOUT = 400  # seconds for all cases on a busy machine; alone they take a tenth
 
 
 @pytest.fixture(scope="session")
