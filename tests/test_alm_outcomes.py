@@ -344,6 +344,7 @@ def test_what_the_functions_return_is_checked(parts: dict[str, Any], message: st
         ({"lam": -1.0}, r"lam must be positive and finite, got -1\.0"),
         ({"max_outer": 0}, "max_outer must be at least 1, got 0"),
         ({"max_inner": 0}, "max_inner must be at least 1, got 0"),
+        ({"max_idle": 0}, "max_idle must be at least 1, got 0"),
         ({"max_gradients": 0}, "max_gradients must be positive, got 0"),
         ({"max_seconds": -1.0}, r"max_seconds must be positive, got -1\.0"),
         ({"nu": 1.5}, r"nu must be in \(0, 1\], got 1\.5"),

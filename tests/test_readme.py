@@ -1,5 +1,6 @@
 """The Python blocks of README and docs run as printed, one after the other."""
 
+import inspect
 import os
 import re
 import socket
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from torch_powalm import Status, power_alm, prox
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 TRAINING = (ROOT / "docs" / "training.md").read_text()
 LIGHTNING = (ROOT / "docs" / "lightning.md").read_text()
+SOLVING = (ROOT / "docs" / "solving.md").read_text()
 DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
 
 
@@ -29,6 +33,23 @@ def test_every_block_runs_as_printed(tmp_path, capsys):
     assert float(records[-1][1]) < 0.3 * float(records[0][1])
     assert "status            converged" in printed
     assert names["problem"].residuals(names["solution"].x, names["solution"].y).primal <= 1e-4
+
+
+def test_the_solving_blocks_run_as_printed():
+    _, solve = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    blocks = [solve, *re.findall(r"```python\n(.*?)```", SOLVING, re.DOTALL)]
+    assert len(blocks) == 4
+    names = {}
+    for block in blocks:
+        exec(compile(block, "solving.md", "exec"), names)
+
+
+def test_the_solving_page_names_every_argument_term_and_status():
+    arguments = set(inspect.signature(power_alm).parameters) - {"problem", "x_1", "sigma_1"}
+    wanted = {*arguments, *(status.name for status in Status if status is not Status.MAX_ITER)}
+    assert {name for name in wanted if f"`{name}`" not in SOLVING} == set()
+    terms = set(prox.__all__) - {"Proximable"}
+    assert {name for name in terms if f"| `{name}(" not in SOLVING} == set()
 
 
 @pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples

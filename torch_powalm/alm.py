@@ -51,6 +51,7 @@ def power_alm(
     state: Mapping[str, Any] | None = None,
     max_outer: int = 200,
     max_inner: int = 10_000,
+    max_idle: int | None = 2000,
     max_gradients: int | None = None,
     max_seconds: float | None = None,
     callback: Callable[[OuterRecord, Tensor], object] | None = None,
@@ -92,6 +93,8 @@ def power_alm(
         state: `Solution.state` of a run to be continued from x_1 = state["x"], exactly.
         max_outer: bound on outer iterations, at least 1.
         max_inner: bound on the iterations of each subproblem, at least 1.
+        max_idle: bound on evaluations of a subproblem that hardly decrease it, at least 1; None for
+            no bound.
         max_gradients: bound on evaluations of ∇f.
         max_seconds: bound on wall time.
         callback: called with each record and x; the run ends if it returns True.
@@ -99,7 +102,7 @@ def power_alm(
 
     Reference: Bodard, Oikonomidis, Laude, Patrinos 2025, Algorithm 1.
     """
-    _check(lam, solver, eps_phi, eps_A, max_outer, max_inner, max_gradients, max_seconds)
+    _check(lam, solver, eps_phi, eps_A, max_outer, max_inner, max_idle, max_gradients, max_seconds)
     if omega is None:
         omega, sufficient_decrease = _OMEGA, sufficient_decrease or _SUFFICIENT
     budget = Budget(problem.oracle.calls, max_gradients, max_seconds)
@@ -129,7 +132,7 @@ def power_alm(
     bar = ProgressBar(progress, eps_phi, eps_A)
     try:
         while status is None:
-            psi = Subproblem(problem, dual, at, fall=_FALLS[lam is not None])
+            psi = Subproblem(problem, dual, at, fall=_FALLS[lam is not None], max_idle=max_idle)
             inner = run(
                 _at_penalty(solver, dual.beta),
                 psi,
@@ -255,6 +258,7 @@ def _check(
     eps_A: float,
     max_outer: int,
     max_inner: int,
+    max_idle: int | None,
     max_gradients: int | None,
     max_seconds: float | None,
 ) -> None:
@@ -265,8 +269,9 @@ def _check(
     for name, value in ("eps_phi", eps_phi), ("eps_A", eps_A), ("lam", lam):
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    for name, value in ("max_outer", max_outer), ("max_inner", max_inner):
-        if not value >= 1:
+    counts = ("max_outer", max_outer), ("max_inner", max_inner), ("max_idle", max_idle)
+    for name, value in counts:
+        if value is not None and not value >= 1:
             raise ValueError(f"{name} must be at least 1, got {value!r}")
     for name, value in ("max_gradients", max_gradients), ("max_seconds", max_seconds):
         if value is not None and not value > 0:

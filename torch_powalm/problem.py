@@ -14,7 +14,6 @@ from torch_powalm.prox import Proximable, Zero
 from torch_powalm.result import Residuals
 
 _UNBOUNDED = 1e12  # how far ψ may fall, relative to the first value of f
-_STARVED = 2000  # evaluations within which ψ has to fall
 
 
 class Problem:
@@ -107,13 +106,20 @@ class Subproblem:
         problem: f and the constraints.
         dual: y, β and ν.
         at: a point that is already evaluated, None for none.
-        fall: the relative fall of ψ that many evaluations must bring, or it counts as starved.
+        fall: the relative fall of ψ that counts as progress.
+        max_idle: evaluations without progress after which it counts as starved; None for no bound.
     """
 
     def __init__(
-        self, problem: Problem, dual: DualState, at: Point | None = None, fall: float = 1e-9
+        self,
+        problem: Problem,
+        dual: DualState,
+        at: Point | None = None,
+        fall: float = 1e-9,
+        max_idle: int | None = None,
     ) -> None:
-        self.oracle, self.dual, self.fall = problem.oracle, dual, fall
+        self.oracle, self.dual = problem.oracle, dual
+        self.fall, self.max_idle = fall, math.inf if max_idle is None else max_idle
         self._bottom = math.nan  # a value of ψ below which it has no minimiser
         self._lowest = math.inf  # the smallest value of ψ, but for falls too small to count
         self._idle = 0  # evaluations since
@@ -142,7 +148,7 @@ class Subproblem:
 
     def has_failed(self) -> bool:
         """Whether it is of no use to go on."""
-        return self._idle >= _STARVED or self._lowest < self._bottom
+        return self._idle >= self.max_idle or self._lowest < self._bottom
 
     def falls_forever(self) -> bool:
         """Whether a value was seen that only a ψ without a minimiser can have."""
@@ -150,7 +156,7 @@ class Subproblem:
 
     def starves(self) -> bool:
         """Whether many evaluations have not made ψ smaller."""
-        return self._idle >= _STARVED
+        return self._idle >= self.max_idle
 
     def _move(self, at: Point) -> None:
         terms = self.dual.value_and_weight(at.r)
