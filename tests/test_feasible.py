@@ -112,9 +112,11 @@ def best_of(module, *, validate, rule=None, checkpoint=None, dirpath, **settings
 def test_only_a_validated_model_is_a_candidate(saving, tmp_path):
     """With a validation every second epoch, the least losses are of models it has not seen."""
     module = Scripted([(0.1, 0.0), (0.5, 0.0), (0.2, 0.0), (0.6, 0.0)], validate=True)
-    checkpoint = {"save_on_train_epoch_end": saving}
+    checkpoint = {"save_on_train_epoch_end": saving, "save_top_k": -1}
     settings = dict(checkpoint=checkpoint, check_val_every_n_epoch=2, dirpath=tmp_path)
     assert best_of(module, validate=True, **settings)[0] == 1
+    saved = [torch.load(path, weights_only=True) for path in tmp_path.glob("*.ckpt")]
+    assert sorted(int(checkpoint["state_dict"]["p"]) for checkpoint in saved) == [1, 3]
 
 
 # A batch block shows its average since the last update: of epochs 0–2 and from 3 on, of two epochs
