@@ -23,12 +23,19 @@ ALLOWED = {
     "constraints": {"blocks", "ranks", "result", "sharding"},
     "batch": {"blocks"},
     "vector": {"blocks", "functional", "result", "sharding"},
-    "injection": {"sharding", "vector"},
+    "injection": {"functional", "ranks", "sharding", "vector"},
     "wrapper": set(),
-    "checkpoint": {"blocks", "constraints", "dual", "vector"},
+    "lagrangian": {"constraints", "dual", "functional", "result", "sharding", "vector"},
+    "epoch": {"batch", "constraints", "vector"},
+    "gradient": {
+        *("batch", "blocks", "epoch", "functional", "injection", "lagrangian", "prox", "ranks"),
+        *("result", "sharding", "vector"),
+    },
+    "step": {"batch", "gradient", "prox", "sharding", "wrapper"},
+    "checkpoint": {"blocks", "epoch", "gradient", "lagrangian"},
     "optimizer": {
-        *("batch", "blocks", "checkpoint", "constraints", "dual", "functional", "injection"),
-        *("prox", "ranks", "result", "sharding", "vector", "wrapper"),
+        *("blocks", "checkpoint", "constraints", "dual", "epoch", "gradient", "lagrangian"),
+        *("prox", "ranks", "result", "step", "wrapper"),
     },
     "files": set(),
     "stateful": {"optimizer"},
@@ -44,9 +51,10 @@ ALLOWED = {
     "certificate": {"dual", "multipliers", "oracle", "problem", "result"},
     "start": {"dual", "feasibility", "functional", "oracle", "problem"},
     "outlook": {"certificate", "feasibility", "oracle", "problem", "result"},
+    "tolerance": {"dual", "result"},
     "alm": {
         *("certificate", "dual", "feasibility", "oracle", "outlook"),
-        *("problem", "progress", "result", "solvers", "start"),
+        *("problem", "progress", "result", "solvers", "start", "tolerance"),
     },
 }
 

@@ -18,14 +18,10 @@ from torch_powalm.progress import ProgressBar
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
 from torch_powalm.solvers import PANOC, Solver, run
 from torch_powalm.start import first_penalty, first_point, start_dual
+from torch_powalm.tolerance import Tolerance
 
-_FIRST = 0.01  # first automatic tolerance, over the residual at x_1
-_SHRINK = 0.3  # each further one, over the last
 _OMEGA = 3.0  # growth of β where the violation has not fallen to
 _SUFFICIENT = 0.25  # of the last one
-_ENOUGH = 0.5  # of eps_A: a violation that needs no better multipliers
-_TARGET = 0.3  # of eps_A: the violation that a subproblem to be solved further should leave
-_FALL = 0.1  # smallest factor of β on this way
 _FALLS = 1e-9, 1e-12  # of ψ that count as progress: with a tolerance of ours, with the user's λ
 _RESCUE = 100.0  # growth of β after a subproblem without a minimiser
 
@@ -123,7 +119,7 @@ def power_alm(
     at = problem.oracle.at(x)
     start_dual(dual, problem, at, y_1, state)
     point = certify(problem, dual, at, eps_phi, eps_A)
-    tolerance = _Tolerance(lam, dual, point.residuals.stationarity, eps_phi)
+    tolerance = Tolerance(lam, dual, point.residuals.stationarity, eps_phi)
     if state is not None:
         tolerance.value = state["tol"]
     outlook = Outlook(problem, point, dual.beta, eps_phi, eps_A, max_inner)
@@ -152,7 +148,7 @@ def power_alm(
             else:
                 x, at = inner.x, at_inner
                 violation = max(point.residuals.primal, dual.residual_norm(at.r)) / eps_A
-                step = dual.update(at.r, hold=_hold(violation, inner, tolerance, nu))
+                step = dual.update(at.r, hold=tolerance.hold(violation, inner, nu))
                 status = outlook.see(point, step, dual.beta, inner.status)
             tolerance.follow(dual)
             records.append(_record(step, point, inner, budget))
@@ -187,39 +183,6 @@ def power_alm(
         seconds=budget.seconds,
         state={"x": x, "tol": tolerance.value, **dual.state_dict()},
     )
-
-
-def _hold(violation: float, inner: InnerResult, tolerance: _Tolerance, nu: float) -> float | None:
-    """Factor of β where y stays: the point is feasible, and its subproblem can be solved further.
-
-    Another y would draw ‖A‖ to 0, where for ν < 1 the curvature of ψ has no bound. Since β‖A‖^ν is
-    the distance of y from its limit, the factor is the one that lets ‖A‖ grow to _TARGET eps_A:
-    ψ becomes less stiff. For ν = 1 the curvature is β itself, and β stays. The violation is that
-    of the residual, over eps_A: a multiplier of an inactive inequality is not in the primal one.
-    """
-    if tolerance.lam is not None or violation > _ENOUGH:
-        return None
-    if inner.status is not Status.CONVERGED or tolerance.value <= tolerance.floor:
-        return None
-    return 1.0 if nu == 1 else min(1.0, max(_FALL, (violation / _TARGET) ** nu))
-
-
-class _Tolerance:
-    """Inner tolerance λ/β, with a sequence of its own where λ is None or β does not grow."""
-
-    def __init__(self, lam: float | None, dual: DualState, residual: float, eps_phi: float) -> None:
-        self.lam, self.floor = lam, 0.5 * eps_phi
-        first = max(self.floor, min(_FIRST * residual, 1e300))
-        self.value = first if lam is None else lam / dual.beta
-
-    def follow(self, dual: DualState) -> None:
-        """Fall with β, or without it."""
-        if self.lam is None:
-            self.value = max(self.floor, _SHRINK * self.value)
-        elif self.lam / dual.beta < self.value:
-            self.value = self.lam / dual.beta
-        else:
-            self.value *= min(_SHRINK, 1 / dual.omega)
 
 
 def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:

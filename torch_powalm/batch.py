@@ -7,9 +7,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.blocks import BatchValue, Block, Tally, tally
+from torch_powalm.blocks import BatchValue, Block, Tally, check_samples, tally
 
 Tallies = dict[str, Tally]
+
+
+def read(
+    blocks: Sequence[Block],
+    values: Mapping[str, BatchValue],
+    strict: Mapping[str, BatchValue] | None,
+    samples: float,
+    window: Sequence[Mapping[str, BatchValue]] | None,
+) -> tuple[Tallies, Tallies, Tallies, int]:
+    """The sums of a call of augment(), and over how many parts the step's loss is a mean.
+
+    Sums with a graph, those to be reported, and those of all micro-batches of the step; they are
+    the same object where nothing else has been given.
+    """
+    if samples != 1.0:
+        check_samples(samples)
+    proxy = tallies(blocks, values, samples, "augment")
+    reported = proxy
+    if strict:
+        if strict.keys() - values.keys():
+            raise KeyError(f"strict has no batch constraint {min(strict.keys() - values)!r}")
+        reported = tallies(blocks, {**values, **strict}, samples, "strict")
+    if window is None:
+        return proxy, reported, proxy, 1
+    if samples != 1.0:
+        raise ValueError(f"samples must be 1 with window (use (value, count)), got {samples!r}")
+    if not window:
+        raise ValueError("window must have at least one micro-batch, got none")
+    parts = [tallies(blocks, part, samples, "window") for part in window]
+    return proxy, reported, total(parts), len(parts)
 
 
 def tallies(
@@ -92,7 +122,7 @@ class Window:
     @property
     def has_done(self) -> bool:
         """Whether gradients of a call wait for their step."""
-        return any(call.done for call in self._calls)
+        return bool(self._calls) and any(call.done for call in self._calls)
 
     def forget_done(self) -> None:
         """Drop the calls whose gradients are being cleared."""

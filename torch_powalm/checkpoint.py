@@ -1,52 +1,59 @@
-"""The constraints' part of a checkpoint: multipliers by block name, and the epoch's sums so far."""
+"""The part "powalm" of a state dict: multipliers by name, counters, and the epoch's sums so far."""
 
 import copy
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from torch_powalm.blocks import Tally
-from torch_powalm.constraints import ConstraintRegistry
-from torch_powalm.dual import DualState
-from torch_powalm.vector import BlockVector
+from torch_powalm.epoch import Epoch
+from torch_powalm.gradient import AugmentedGradient
+from torch_powalm.lagrangian import Lagrangian
 
-_KEYS = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest"}
-_KEYS |= {"steps", "skipped", "gradient_norm"}  # the counters of the optimizer
-
-
-class Loaded(NamedTuple):
-    """A checkpoint that has been found to fit."""
-
-    dual: DualState
-    epoch: dict[str, Tally]
-    latest: dict[str, Tensor]
+_COUNTERS = ("steps", "skipped", "gradient_norm")  # of the epoch
+_KEYS = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", *_COUNTERS}
 
 
-def save(vector: BlockVector, dual: DualState, registry: ConstraintRegistry) -> dict[str, Any]:
+def save(lagrangian: Lagrangian, epoch: Epoch) -> dict[str, Any]:
     """Tensors, numbers and names only, so that it loads with weights_only=True."""
+    vector, dual, registry = lagrangian.ready(), lagrangian.dual, lagrangian.constraints
     state = dual.state_dict()
     state["y"] = vector.split(dual.y) if dual.started else None
     names = {block.name for block in vector.batch}
     state["epoch"] = {name: tuple(t) for name, t in registry.epoch.items() if name in names}
     state["latest"] = {name: value for name, value in registry.latest.items() if name in names}
-    return state
+    return {**state, **{name: getattr(epoch, name) for name in _COUNTERS}}
 
 
-def load(
-    vector: BlockVector, dual: DualState, groups: list[slice] | None, state: Mapping[str, Any]
-) -> Loaded:
-    """Check a saved state against the blocks; a missing, unknown or resized one raises."""
+def prepare_load(gradient: AugmentedGradient, state: Mapping[str, Any]) -> Callable[[], None]:
+    """Check a saved state against the blocks; the returned function takes it over.
+
+    A missing, unknown or resized block raises.
+    """
+    lagrangian = gradient.lagrangian
+    vector, registry = lagrangian.ready(), lagrangian.constraints
     missing = _KEYS - state.keys() if isinstance(state, dict) else _KEYS
     if missing:
         raise ValueError(f"state_dict['powalm'] must have {min(missing)!r}, got {state!r}")
     vector.check_names([*state["epoch"], *state["latest"]])
-    fresh = copy.copy(dual)
-    fresh.y, fresh.beta, fresh.k = torch.empty(0), fresh.beta_1, 1
+    dual = copy.copy(lagrangian.dual)
+    dual.y, dual.beta, dual.k = torch.empty(0), dual.beta_1, 1
     if state["y"] is not None:
         y = vector.pack(state["y"])
-        fresh.start(y, vector.inequality, groups)
-        fresh.load_state_dict({**state, "y": y})
-    epoch = {name: Tally(*sums) for name, sums in state["epoch"].items()}
-    return Loaded(fresh, epoch, dict(state["latest"]))
+        dual.start(y, vector.inequality, lagrangian.groups())
+        dual.load_state_dict({**state, "y": y})
+    sums = {name: Tally(*pair) for name, pair in state["epoch"].items()}
+    latest = dict(state["latest"])
+    counters = {name: state[name] for name in _COUNTERS}
+
+    def commit() -> None:
+        lagrangian.dual.__dict__.update(dual.__dict__)
+        for block in vector.batch:
+            registry.epoch.pop(block.name, None)
+        registry.epoch.update(sums)
+        registry.latest.update(latest)
+        gradient.epoch.__dict__.update(counters)
+        gradient.window.clear()
+
+    return commit

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torch_powalm.functional import norm
+from torch_powalm.ranks import Ranks
 from torch_powalm.sharding import total_norm
 from torch_powalm.vector import BlockVector, full_precision
 
@@ -52,6 +54,18 @@ def check_reach(vector: BlockVector, params: Sequence[Tensor]) -> None:
                 f"constraint {name!r} must depend on a parameter of the optimizer that requires a "
                 "gradient, got none (functions should reach parameters through the module)"
             )
+
+
+@torch.no_grad()
+def check_ranks(vector: BlockVector, ranks: Ranks) -> None:
+    """Raise when a parameter-only block is not the same on all ranks; all ranks must call it."""
+    norms = {name: norm(value) for name, value in vector.static_values().items()}
+    name = ranks.differing(norms, vector.device)
+    if name is not None:
+        raise RuntimeError(
+            f"constraint {name!r} must be the same on every rank, got {norms[name]!r} as its "
+            "norm here; use the same parameters and no random numbers on all ranks"
+        )
 
 
 def not_finite(vector: BlockVector, params: Sequence[Tensor]) -> str | None:

@@ -1,9 +1,9 @@
 """OptimizerWrapper: what torch and its engines expect of an optimizer that wraps another.
 
 Schedulers, GradScaler, accelerate, Fabric and Lightning touch `param_groups`, `state`, `defaults`,
-hooks, `step`, pickling and state dicts. All of it is answered here, so that the mathematics in
-optimizer.py is not interrupted by protocol: groups, state and defaults are views of the base's own
-(they stay the same objects after a load), and the base class's constructor is never run.
+hooks, `step`, pickling and state dicts. All of it is answered here, so that the mathematics is
+not interrupted by protocol: groups, state and defaults are views of the base's own (they stay the
+same objects after a load), and the base class's constructor is never run.
 """
 
 import copy
@@ -99,14 +99,6 @@ class OptimizerWrapper(Optimizer):
     def _step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def _base_step(self, **kwargs: Any) -> Any:
-        """The base's step, without its hooks and profiler range when there is nothing to see."""
-        step = type(self.base).step
-        wrapped_by_torch = getattr(step, "__code__", None) is _HOOKED_STEP
-        if "step" in self.base.__dict__ or not wrapped_by_torch or _is_watched(self.base):
-            return self.base.step(**kwargs)
-        return step.__wrapped__(self.base, **kwargs)  # type: ignore[attr-defined]
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
         self.base.add_param_group(param_group)
@@ -166,6 +158,15 @@ class OptimizerWrapper(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start_protocol()
+
+
+def base_step(base: Optimizer, **kwargs: Any) -> Any:
+    """A base's step, without its hooks and profiler range when there is nothing to see."""
+    step = type(base).step
+    wrapped_by_torch = getattr(step, "__code__", None) is _HOOKED_STEP
+    if "step" in base.__dict__ or not wrapped_by_torch or _is_watched(base):
+        return base.step(**kwargs)
+    return step.__wrapped__(base, **kwargs)  # type: ignore[attr-defined]
 
 
 def _is_watched(optimizer: Optimizer) -> bool:

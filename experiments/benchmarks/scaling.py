@@ -22,7 +22,8 @@ from torch import Tensor
 
 from experiments.benchmarks.deterministic import RESULTS, Row, write
 from experiments.benchmarks.machine import write_machine
-from experiments.benchmarks.overhead import EPOCH, Signs, floor, ours
+from experiments.benchmarks.training_steps import EPOCH, floor, ours
+from experiments.benchmarks.training_tasks import Signs
 from experiments.problems import deterministic
 from experiments.problems.deterministic import Spread
 from experiments.progress import track

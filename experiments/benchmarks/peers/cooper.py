@@ -9,10 +9,10 @@ from typing import Any
 
 import cooper as co
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
-from experiments.benchmarks.peers.torch_native import evaluate, halving, loop
-from experiments.benchmarks.ruler import Answer, Watch
+from experiments.benchmarks.peers.torch_native import Step, evaluate, trainer
 from torch_powalm import Problem
 
 PACKAGE = "cooper-optim"
@@ -38,43 +38,33 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(
+def build(
     problem: Problem,
-    x_1: Tensor,
-    eps: float,
-    watch: Watch,
+    x: nn.Parameter,
     *,
     lr: float = 1e-3,
     dual_lr: float = 1.0,
     penalty: float = 1.0,
-    decay: int | None = None,
-) -> Answer:
-    """Make steps until the watch ends the run.
+) -> tuple[Step, Optimizer]:
+    """A step of it, and the optimizer of x.
 
     Args:
         problem: the problem, of plain functions.
-        x_1: start.
-        eps: tolerance; that of the watch.
-        watch: the clock and the test.
+        x: the unknown.
         lr: rate of Adam.
         dual_lr: rate of the multipliers, times the penalty.
         penalty: coefficient of the quadratic term.
-        decay: steps after which the rate is halved; None for never.
     """
-    x = nn.Parameter(x_1)
     cmp = _Problem(problem, x, penalty)
     adam = torch.optim.Adam([x], lr=lr)
     dual = torch.optim.SGD(cmp.dual_parameters(), lr=dual_lr, maximize=True)
     optimizer = co.optim.SimultaneousOptimizer(
         cmp=cmp, primal_optimizers=adam, dual_optimizers=dual
     )
-    after = halving(adam, decay)
+    return optimizer.roll, adam
 
-    def step() -> None:
-        optimizer.roll()
-        after()
 
-    loop(problem, x, watch, step)
+solve = trainer(build)
 
 
 class _Problem(co.ConstrainedMinimizationProblem):  # type: ignore[misc]

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from humancompatible.train.dual_optim import ALM
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
-from experiments.benchmarks.peers.torch_native import evaluate, halving, loop
-from experiments.benchmarks.ruler import Answer, Watch
+from experiments.benchmarks.peers.torch_native import Step, evaluate, trainer
 from torch_powalm import Problem
 
 PACKAGE = "humancompatible-train"
@@ -39,30 +39,23 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 RANGE = (-1e9, 1e9)
 
 
-def solve(
+def build(
     problem: Problem,
-    x_1: Tensor,
-    eps: float,
-    watch: Watch,
+    x: nn.Parameter,
     *,
     lr: float = 1e-3,
     dual_lr: float = 0.01,
     penalty: float = 1.0,
-    decay: int | None = None,
-) -> Answer:
-    """Make steps until the watch ends the run.
+) -> tuple[Step, Optimizer]:
+    """A step of it, and the optimizer of x.
 
     Args:
         problem: the problem, of plain functions.
-        x_1: start.
-        eps: tolerance; that of the watch.
-        watch: the clock and the test.
+        x: the unknown.
         lr: rate of Adam.
         dual_lr: rate of the multipliers.
         penalty: coefficient of the quadratic term.
-        decay: steps after which the rate is halved; None for never.
     """
-    x = nn.Parameter(x_1)
     with torch.no_grad():
         values = evaluate(problem, x)
     dual = None
@@ -86,7 +79,6 @@ def solve(
                 is_ineq=is_ineq,
             )
     adam = torch.optim.Adam([x], lr=lr)
-    after = halving(adam, decay)
 
     def step() -> None:
         values = evaluate(problem, x)
@@ -94,6 +86,8 @@ def solve(
         adam.zero_grad()
         dual.forward_update(values.f, torch.cat(constraints)).backward()  # type: ignore[union-attr]
         adam.step()
-        after()
 
-    loop(problem, x, watch, step)
+    return step, adam
+
+
+solve = trainer(build)

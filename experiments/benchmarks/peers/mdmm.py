@@ -10,10 +10,11 @@ from typing import Any
 
 import mdmm
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
-from experiments.benchmarks.peers.torch_native import Values, evaluate, halving, loop
-from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from experiments.benchmarks.peers.torch_native import Step, Values, evaluate, trainer
+from experiments.benchmarks.ruler import UnsuitedError
 from torch_powalm import Problem
 
 PACKAGE = "mdmm"
@@ -29,28 +30,21 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(
+def build(
     problem: Problem,
-    x_1: Tensor,
-    eps: float,
-    watch: Watch,
+    x: nn.Parameter,
     *,
     lr: float = 2e-3,
     damping: float = 1.0,
-    decay: int | None = None,
-) -> Answer:
-    """Make steps until the watch ends the run.
+) -> tuple[Step, Optimizer]:
+    """A step of it, and the optimizer of x.
 
     Args:
         problem: the problem, of plain functions.
-        x_1: start.
-        eps: tolerance; that of the watch.
-        watch: the clock and the test.
+        x: the unknown.
         lr: rate of Adamax.
         damping: of all constraints.
-        decay: steps after which the rate is halved; None for never.
     """
-    x = nn.Parameter(x_1)
     with torch.no_grad():
         first = evaluate(problem, x)
     sizes = [0 if value is None else len(value) for value in (first.A, first.B)]
@@ -67,13 +61,14 @@ def solve(
     ]
     module = mdmm.MDMM([*equalities, *inequalities])
     optimizer = module.make_optimizer([x], lr=lr)
-    after = halving(optimizer, decay)
 
     def step() -> None:
         now[0] = evaluate(problem, x)
         optimizer.zero_grad()
         module(now[0].f).value.backward()
         optimizer.step()
-        after()
 
-    loop(problem, x, watch, step)
+    return step, optimizer
+
+
+solve = trainer(build)

@@ -5,15 +5,18 @@ it is shown to the ruler every 20 steps, at no cost.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import StepLR
 
 from experiments.benchmarks.ruler import Watch
 from torch_powalm import Problem
 
 EVERY = 20  # steps between two looks of the ruler
+Step = Callable[[], object]
 
 
 class Values(NamedTuple):
@@ -35,20 +38,36 @@ def evaluate(problem: Problem, x: Tensor) -> Values:
     return Values(oracle.f(x), A(x) if callable(A) else None, B(x) if callable(B) else None)
 
 
-def loop(problem: Problem, x: nn.Parameter, watch: Watch, step: Callable[[], object]) -> NoReturn:
-    """Make steps of a peer until the watch ends the run."""
-    k = 0
-    while True:
-        step()
-        with torch.no_grad():
-            x.copy_(problem.g.prox(x, 1.0))
-            k += 1
-            if k % EVERY == 0:
-                watch.check(x)
+def trainer(build: Callable[..., tuple[Step, Optimizer]]) -> Callable[..., NoReturn]:
+    """The `solve` of a peer: steps until the watch ends the run.
 
+    Its setting `decay` halves the learning rate every so many steps, None for never; the others
+    are those of `build`.
 
-def halving(optimizer: torch.optim.Optimizer, decay: int | None) -> Callable[[], None]:
-    """A function to be called after each step: halves the learning rate every `decay` steps."""
-    if decay is None:
-        return lambda: None
-    return torch.optim.lr_scheduler.StepLR(optimizer, decay, gamma=0.5).step
+    Args:
+        build: makes a step and the optimizer of x in it from (problem, x, **settings).
+    """
+
+    def solve(
+        problem: Problem,
+        x_1: Tensor,
+        eps: float,
+        watch: Watch,
+        *,
+        decay: int | None = None,
+        **settings: Any,
+    ) -> NoReturn:
+        x = nn.Parameter(x_1)
+        step, optimizer = build(problem, x, **settings)
+        after = (lambda: None) if decay is None else StepLR(optimizer, decay, gamma=0.5).step
+        k = 0
+        while True:
+            step()
+            after()
+            with torch.no_grad():
+                x.copy_(problem.g.prox(x, 1.0))
+                k += 1
+                if k % EVERY == 0:
+                    watch.check(x)
+
+    return solve
