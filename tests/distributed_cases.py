@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer, full, prox
+from torch_powalm.stateful import MultiplierState
 
 ALL = ("static", "mean", "counts", "statistics")
 BATCHES, SAMPLES = 3, 12
@@ -212,6 +213,10 @@ def momentum(model):
     return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
+def foreach(model):
+    return torch.optim.Adam(model.parameters(), lr=0.02, foreach=True)
+
+
 def fused(model):
     return torch.optim.Adam(model.parameters(), lr=0.02, fused=True)
 
@@ -357,10 +362,10 @@ def not_in_the_group(rank, size):
     return "built"
 
 
-def random_constraint(rank, size, *, from_step):
+def random_constraint(rank, size, *, from_step, one_seed=False):
     """A function with random numbers of each rank's own, from a certain step on."""
     net = Net()
-    generator = torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(0 if one_seed else rank)
     step = 0
 
     def probe():
@@ -464,6 +469,7 @@ ZOO = {
     "rows": lambda m: m.first.weight.square().sum(1) - 1,
     "columns": lambda m: m.first.weight.square().sum(0) - 1,
     "spectral": lambda m: torch.linalg.matrix_norm(full(m.first.weight), 2) - 1,
+    "spectral, of shards": lambda m: torch.linalg.matrix_norm(m.first.weight, 2) - 1,
     "entry": lambda m: m.second.weight[0] - 0.1,
     "orthonormal": lambda m: full(m.first.weight).T @ full(m.first.weight) - torch.eye(4).double(),
     "joined": lambda m: torch.cat([full(p).reshape(-1) for p in m.parameters()]) - 0.1,
@@ -507,7 +513,20 @@ def zoo(rank, size, which, *, base=adam, clip=False):
     }
 
 
-def sharded(rank, size, *, base=adam, with_prox=False, spoil=None, **settings):
+def sharded(
+    rank,
+    size,
+    *,
+    base=adam,
+    with_prox=False,
+    spoil=None,
+    uneven=False,
+    accumulate=False,
+    scaler=False,
+    clip=False,
+    nu=0.7,
+    **settings,
+):
     """Blocks of every kind on a sharded model."""
     model = shard(Wide(), size)
     constraints = ConstraintRegistry()
@@ -521,18 +540,35 @@ def sharded(rank, size, *, base=adam, with_prox=False, spoil=None, **settings):
     constraints.equality("rate_equal", size=1, from_statistics=rate_equal)
     terms = {model.second.bias: prox.Ball(0.1), model.second.weight: prox.NonNegative()}
     optimizer = constrained(
-        base(model), constraints, nu=0.7, prox=terms if with_prox else None, **settings
+        base(model), constraints, nu=nu, prox=terms if with_prox else None, **settings
     )
+    grad_scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaler)
     for epoch in range(3):
         for batch in range(BATCHES):
-            optimizer.zero_grad()
-            loss, values = measure(model, *data(batch, rank, size))
+            last = not accumulate or batch == BATCHES - 1
+            if not accumulate or batch == 0:
+                optimizer.zero_grad()
+            if size > 1:
+                model.set_requires_gradient_sync(last)
+            x, target = data(batch, rank, size, uneven=uneven)
+            loss, values = measure(model, x, target)
+            if uneven:
+                loss = loss * (size * len(x) / SAMPLES)
             if spoil and (epoch, batch, rank) == (1, 1, size - 1):
                 loss, values = spoil(loss, values)
-            optimizer.augment(loss, **values).backward()
-            optimizer.step()
+            extra = {"samples": len(x)} if uneven else {}
+            loss = optimizer.augment(loss, **values, **extra)
+            grad_scaler.scale(loss / BATCHES if accumulate else loss).backward()
+            if not last:
+                continue
+            grad_scaler.unscale_(optimizer)
+            if clip:
+                optimizer.backward_constraints()
+                clip_grad_norm_(model.parameters(), 0.3)
+            grad_scaler.step(optimizer)
+            grad_scaler.update()
         optimizer.update_multipliers()
-    return outcome(model, optimizer)
+    return {**outcome(model, optimizer), "scale": torch.tensor(grad_scaler.get_scale())}
 
 
 def nan_in_one_shard(rank, size):
@@ -580,20 +616,18 @@ def distributed_checkpoint(rank, size, folder):
 
     def state(model, optimizer):
         weights, moments = dcp_state.get_state_dict(model, optimizer.base)
-        return {"model": weights, "optimizer": moments, "powalm": optimizer.powalm_state_dict()}
+        return {"model": weights, "optimizer": moments, "powalm": MultiplierState(optimizer)}
 
     dcp.save(state(model, optimizer), checkpoint_id=folder)
     model, optimizer = build()
-    epochs(model, optimizer, 1)  # gives the multipliers their size, as dcp loads in place
     saved = state(model, optimizer)
-    dcp.load(saved, checkpoint_id=folder)
+    dcp.load(saved, checkpoint_id=folder)  # the multipliers are in place now
     dcp_state.set_state_dict(
         model,
         optimizer.base,
         model_state_dict=saved["model"],
         optim_state_dict=saved["optimizer"],
     )
-    optimizer.load_powalm_state_dict(saved["powalm"])
     epochs(model, optimizer, 2)
     return {"straight": outcome(*straight), "resumed": outcome(model, optimizer)}
 
@@ -680,6 +714,7 @@ def cases(folder):
         "not in the group": (not_in_the_group, {}),
         "random: at once": (random_constraint, dict(from_step=0)),
         "random: later": (random_constraint, dict(from_step=2)),
+        "random: one seed": (random_constraint, dict(from_step=0, one_seed=True)),
         "slack: inside": (slack, dict(inside=True)),
         "slack: outside": (slack, dict(inside=False)),
         "low precision": (low_precision, {}),
@@ -687,9 +722,17 @@ def cases(folder):
         "zoo: rows, clipping": (zoo, dict(which="rows", clip=True)),
         "zoo: sum, momentum": (zoo, dict(which="sum", base=momentum)),
         "zoo: columns, fused": (zoo, dict(which="columns", base=fused)),
+        "zoo: orthonormal, foreach": (zoo, dict(which="orthonormal", base=foreach)),
         "captured": (captured, {}),
         "low-precision shards": (low_precision_shards, {}),
         "sharded: all": (sharded, {}),
+        "sharded: nu=1.0": (sharded, dict(nu=1.0)),
+        "sharded: uneven": (sharded, dict(uneven=True)),
+        "sharded: accumulation": (sharded, dict(accumulate=True)),
+        "sharded: clipping": (sharded, dict(clip=True)),
+        "sharded: scaler": (sharded, dict(scaler=True)),
+        "sharded: scaler and clipping": (sharded, dict(scaler=True, clip=True)),
+        "sharded: scaler and accumulation": (sharded, dict(scaler=True, accumulate=True)),
         "sharded: block norms": (sharded, dict(coupling="block")),
         "sharded: prox": (sharded, dict(with_prox=True, base=momentum)),
         "sharded: skipped value": (sharded, dict(spoil=nan_value, on_nonfinite="skip")),

@@ -15,6 +15,7 @@ import lightning as L  # noqa: N812
 import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from test_injection import Net, constrained
 
@@ -27,16 +28,16 @@ EPOCHS = 3
 class Lit(L.LightningModule):
     """The training of distributed_cases.py, with its parts of the global batches."""
 
-    def __init__(self, spoil=None):
+    def __init__(self, spoil=None, base=cases.adam, on_nonfinite="skip"):
         super().__init__()
+        self.base, self.on_nonfinite = base, on_nonfinite
         self.net = Net()
         self.constraints = cases.registry(self.net)
         self.spoil = spoil  # what makes a batch of the last rank not finite
 
     def configure_optimizers(self):
-        on_nonfinite = "skip" if self.spoil else "raise"
         return constrained(
-            cases.adam(self.net), self.constraints, nu=0.7, on_nonfinite=on_nonfinite
+            self.base(self.net), self.constraints, nu=0.7, on_nonfinite=self.on_nonfinite
         )
 
     def batches(self):
@@ -70,13 +71,23 @@ class Sharded(Lit):
             fully_shard(self.net, mesh=mesh)
 
 
-def trainer(*callbacks, **settings):
+class Scaled(MixedPrecision):
+    """16-mixed falls back to bfloat16 on a CPU: the plugin with its scaler, in full precision."""
+
+    def __init__(self):
+        super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
+
+    def forward_context(self):
+        return torch.autocast("cpu", enabled=False)
+
+
+def trainer(*callbacks, rule=None, **settings):
     return L.Trainer(
         **{
             "max_epochs": EPOCHS,
             "accelerator": "cpu",
             "devices": 2,
-            "callbacks": [PowerALMCallback(), *callbacks],
+            "callbacks": [PowerALMCallback(**(rule or {})), *callbacks],
             "logger": False,
             "enable_checkpointing": bool(callbacks),
             "enable_progress_bar": False,
@@ -116,9 +127,56 @@ def ddp_resumed(folder):
     return outcome(module, run)
 
 
+def ddp_plain(base=cases.adam, **settings):
+    module = Lit(base=base)
+    run = trainer(strategy="ddp", **settings)
+    run.fit(module)
+    return outcome(module, run)
+
+
+def ddp_zero(folder):
+    """A state that is split over the ranks, saved as a whole and taken up again."""
+    saver = ModelCheckpoint(folder / "zero", "one", save_on_train_epoch_end=True)
+    module = Lit(base=cases.zero)
+    trainer(saver, strategy="ddp").fit(module)
+    module = Lit(base=cases.zero)
+    run = trainer(strategy="ddp", max_epochs=5)
+    run.fit(module, ckpt_path=folder / "zero" / "one.ckpt")
+    return outcome(module, run)
+
+
+def ddp_raised(folder, how):
+    """Under "raise" both ranks end, with the multipliers of the first epoch."""
+    module = Lit(cases.SPOILED[how], on_nonfinite="raise")
+    run = trainer(strategy="ddp")
+    try:
+        run.fit(module)
+    except FloatingPointError as error:
+        return {**outcome(module, run), "message": str(error)}
+    return {"message": "trained"}
+
+
+STOP = dict(rule=dict(eps_A=1.0, eps_phi=12.0), max_epochs=12)
+
+
+def stopped(**settings):
+    """When both tolerances hold; in the test with one process."""
+    module = Lit()
+    run = trainer(**STOP, **settings)
+    run.fit(module)
+    return {"epochs": run.current_epoch, "k": run.optimizers[0].dual.k}
+
+
 def ddp_spoiled(folder, how):
     module = Lit(cases.SPOILED[how])
     run = trainer(strategy="ddp")
+    run.fit(module)
+    return outcome(module, run)
+
+
+def sharded_plain(**settings):
+    module = Sharded()
+    run = trainer(strategy=ModelParallelStrategy(2, 1), **settings)
     run.fit(module)
     return outcome(module, run)
 
@@ -167,9 +225,18 @@ CASES = {
     "ddp": ddp,
     "ddp, clipping": lambda folder: ddp(folder / "clip", gradient_clip_val=0.3),
     "ddp, resumed": ddp_resumed,
+    "ddp, accumulation": lambda folder: ddp_plain(accumulate_grad_batches=cases.BATCHES),
+    "ddp, scaler": lambda folder: ddp_plain(plugins=[Scaled()]),
+    "ddp, scaler and clipping": lambda folder: ddp_plain(plugins=[Scaled()], gradient_clip_val=0.3),
+    "ddp, ZeRO, resumed": ddp_zero,
+    "ddp, stopped": lambda folder: stopped(strategy="ddp"),
+    "ddp, raised loss": lambda folder: ddp_raised(folder, "loss"),
+    "ddp, raised value": lambda folder: ddp_raised(folder, "value"),
     "ddp, nan loss": lambda folder: ddp_spoiled(folder, "loss"),
     "ddp, nan value": lambda folder: ddp_spoiled(folder, "value"),
     "sharded": lambda folder: sharded(folder, distributed=True),
+    "sharded, clipping": lambda folder: sharded_plain(gradient_clip_val=0.3),
+    "sharded, accumulation": lambda folder: sharded_plain(accumulate_grad_batches=cases.BATCHES),
     "sharded, resumed": lambda folder: sharded_resumed(folder, distributed=True),
     "sharded, damaged": sharded_damaged,
     "sharded, one file": lambda folder: sharded(folder, distributed=False),

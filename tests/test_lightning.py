@@ -1,7 +1,6 @@
 """Under a Lightning Trainer: the numbers of a plain loop, and what the callbacks add."""
 
 import csv
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -30,12 +29,11 @@ from test_injection import (
     multipliers,
     registry,
 )
-from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from torch_powalm import ConstraintRegistry, PowerALMOptimizer, plot
+from torch_powalm import plot
 from torch_powalm.files import check_checkpoint, last_checkpoint, load_checkpoint, save_checkpoint
-from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback, feasible_loss
+from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [
@@ -101,8 +99,18 @@ class Manual(Lit):
         optimizer = self.optimizers()
         loss, values = measure(self.net, *batch)
         optimizer.zero_grad()
-        self.manual_backward(optimizer.augment(loss, **values))
+        self.manual_backward(optimizer.augment(loss, **values) if self.batch else loss)
         optimizer.step()
+
+
+class Scaled(MixedPrecision):
+    """16-mixed falls back to bfloat16 on a CPU: the plugin with its scaler, in full precision."""
+
+    def __init__(self):
+        super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
+
+    def forward_context(self):
+        return torch.autocast("cpu", enabled=False)
 
 
 def loader(data=None):
@@ -141,10 +149,11 @@ def plain(
     lam=None,
     skip=None,
     autocast=False,
+    dtype=F64,
     **settings,
 ):
     """The loop that a user without Lightning would write."""
-    net = Net()
+    net = Net().to(dtype)
     base = base or (lambda params: torch.optim.Adam(params, lr=0.02))
     optimizer = constrained(
         base(net.parameters()), registry(net, batch=batch), **{"nu": 0.7, **settings}
@@ -154,7 +163,7 @@ def plain(
 
     def backward(x, target):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss, values = measure(net, x, target)
+            loss, values = measure(net, x.to(dtype), target)
             loss = optimizer.augment(loss, **values) if batch else loss
         loss = loss / accumulate
         (scaler.scale(loss) if scaler else loss).backward()
@@ -236,6 +245,7 @@ EQUAL = {
         dict(accumulate_grad_batches=3),
         dict(accumulate=3, batch=False),
     ),
+    "accumulate, with a rest": ({}, dict(accumulate_grad_batches=2), dict(accumulate=2)),
     "clip": ({}, dict(gradient_clip_val=0.1), dict(clip=0.1)),
     "accumulate and clip": (
         {},
@@ -272,12 +282,6 @@ def test_clipping_the_loss_alone_is_another_training_and_can_be_asked_for():
 
 @pytest.mark.parametrize("kind", ["plain", "fused", "clip", "accumulate"])
 def test_a_grad_scaler_gives_the_numbers_of_a_plain_loop(kind):
-    """16-mixed falls back to bfloat16 on a CPU: the plugin with its scaler, in full precision."""
-
-    class Scaled(MixedPrecision):
-        def forward_context(self):
-            return torch.autocast("cpu", enabled=False)
-
     base = fused if kind == "fused" else None
     settings = {
         "clip": dict(gradient_clip_val=0.1),
@@ -285,24 +289,44 @@ def test_a_grad_scaler_gives_the_numbers_of_a_plain_loop(kind):
     }.get(kind, {})
     loop = {"clip": dict(clip=0.1), "accumulate": dict(accumulate=3)}.get(kind, {})
     module = Lit(base)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    run = fit(module, plugins=[Scaled("16-mixed", "cpu", scaler)], **settings)
+    run = fit(module, plugins=[Scaled()], **settings)
     net, optimizer, _ = plain(base, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**10), **loop)
     assert_equal(module, run, net, optimizer)
 
 
 def test_a_low_precision_forward_keeps_precise_multipliers():
-    module = Lit()
-    run = fit(module, precision="bf16-mixed")
-    # The same bfloat16 rounding in both; what differs is the order of two casts.
-    assert_equal(module, run, *plain(autocast=True)[:2], 5e-2)
-    assert multipliers(run.optimizers[0]).dtype == F64
+    single = torch.float32  # autocast leaves double precision as it is
+    module = Lit().to(single)
+    run = trainer(PowerALMCallback(), precision="bf16-mixed")
+    run.fit(module, loader([(x.to(single), target) for x, target in batches()]))
+    assert_equal(module, run, *plain(autocast=True, dtype=single)[:2], 1e-5)
+    assert multipliers(run.optimizers[0]).dtype == single
+    precise, _, _ = plain(dtype=single)
+    assert (module.net.first.weight - precise.first.weight).abs().max() > 10 * 1e-5
 
 
 def test_manual_optimization_gives_the_numbers_of_a_plain_loop():
     module = Manual()
     run = fit(module)
     assert_equal(module, run, *plain()[:2])
+
+
+@pytest.mark.parametrize("total", [True, False])
+def test_manual_optimization_clips_the_total_when_the_module_says_so(total):
+    class Clipping(Manual):
+        def training_step(self, batch, index):
+            optimizer = self.optimizers()
+            loss, values = measure(self.net, *batch)
+            optimizer.zero_grad()
+            self.manual_backward(optimizer.augment(loss, **values))
+            if total:
+                optimizer.backward_constraints()
+            self.clip_gradients(optimizer, gradient_clip_val=0.1)
+            optimizer.step()
+
+    module = Clipping()
+    run = fit(module)
+    assert_equal(module, run, *plain(clip=0.1, total=total)[:2])
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -484,6 +508,24 @@ def test_a_validation_alone_is_observed_too():
     )
 
 
+def test_a_test_is_observed_too():
+    class Tested(Lit):
+        test_step = Lit.validation_step
+
+    module = Tested()
+    run = fit(module)
+    other = [(x * 0.5, target) for x, target in batches()]
+    (metrics,) = run.test(module, loader(other), verbose=False)
+    with torch.no_grad():
+        balance = sum(float(measure(module.net, *batch)[1]["balance"]) for batch in other) / 3
+    assert metrics["powalm/test/violation/balance"] == pytest.approx(abs(balance), rel=1e-5)
+    unit_rows = float(module.net.unit_rows().detach().abs().max())
+    assert metrics["powalm/test/violation/unit_rows"] == pytest.approx(unit_rows, rel=1e-5)
+    assert metrics["powalm/test/max_violation"] == max(
+        value for name, value in metrics.items() if "violation/" in name
+    )
+
+
 def test_observe_takes_batch_blocks_only():
     constraints = registry(Net())
     for name in ("unit_rows", "unknown"):
@@ -494,7 +536,7 @@ def test_observe_takes_batch_blocks_only():
     assert constraints.take_observed() == {}
 
 
-# Stopping and choosing
+# Stopping
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
@@ -531,82 +573,6 @@ def test_a_stock_early_stopping_reads_the_logged_residual(first):
     assert run.current_epoch == enough
 
 
-class Scripted(L.LightningModule):
-    """A parameter that visits given values; its violation and loss are what the script says."""
-
-    def __init__(self, script, *, validate):
-        super().__init__()
-        self.p = nn.Parameter(torch.zeros(1))
-        self.script, self.validate = script, validate
-        self.constraints = ConstraintRegistry()
-        self.constraints.inequality("bound", size=1)
-
-    def configure_optimizers(self):
-        return PowerALMOptimizer(torch.optim.SGD([self.p], lr=0.0), self.constraints)
-
-    def now(self):
-        loss, violation = self.script[self.current_epoch]
-        return loss + 0 * self.p.sum(), violation + 0 * self.p
-
-    def training_step(self, batch, index):
-        with torch.no_grad():
-            self.p.fill_(float(self.current_epoch))
-        loss, violation = self.now()
-        if not self.validate:
-            self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1)
-        return self.optimizers().augment(loss, bound=violation)
-
-    def validation_step(self, batch, index):
-        loss, violation = self.now()
-        self.constraints.observe(bound=violation)
-        self.log("val_loss", loss, batch_size=1)
-
-
-@pytest.mark.parametrize("validate", [True, False], ids=["validation", "training"])
-@pytest.mark.parametrize(
-    ("script", "best"),
-    [
-        ([(0.1, 0.5), (0.9, 0.0), (0.7, 1e-4), (0.8, 0.0), (0.2, 0.01)], 2),  # feasible, least loss
-        ([(0.1, 0.5), (0.9, 0.02), (0.7, 0.03), (0.2, 0.3)], 1),  # none: least violation
-        ([(0.1, 3e-3), (0.9, 2e-3), (0.7, 2.5e-3)], 1),  # close to each other
-    ],
-)
-def test_the_best_model_is_feasible_or_the_least_infeasible(script, best, validate, tmp_path):
-    monitor = {} if validate else {"monitor": "train_loss"}
-    checkpoint = FeasibleCheckpoint(tolerance=1e-3, dirpath=tmp_path, **monitor)
-    run = trainer(checkpoint, PowerALMCallback(), max_epochs=len(script))
-    one = torch.utils.data.DataLoader([0], batch_size=None)
-    module = Scripted(script, validate=validate)
-    run.fit(module, one, one if validate else None)
-    saved = torch.load(checkpoint.best_model_path, weights_only=True)
-    assert float(saved["state_dict"]["p"]) == best
-    assert len(list(tmp_path.glob("*.ckpt"))) == 1
-
-
-def test_the_score_orders_feasible_models_before_all_others():
-    scores = [
-        feasible_loss(*entry, 1e-3)
-        for entry in [(-5.0, 0.0), (0.2, 1e-3), (1e6, 0.0), (0.0, 1.1e-3), (0.0, 1.2e-3), (-9, 7)]
-    ]
-    assert scores == sorted(scores)
-    single = torch.tensor(scores)  # as Lightning holds them
-    assert bool((single[1:] > single[:-1]).all())
-    assert feasible_loss(0.0, math.inf, 1e-3) == math.inf
-    assert feasible_loss(3.0, 1e-30, 0.0) > 1e9
-
-
-def test_feasible_checkpoint_says_what_is_missing(tmp_path):
-    one = torch.utils.data.DataLoader([0], batch_size=None)
-    module = Scripted([(0.1, 0.5)], validate=False)
-    run = trainer(FeasibleCheckpoint(1e-3, dirpath=tmp_path), PowerALMCallback(), max_epochs=1)
-    with pytest.raises(ValueError, match=r"monitor must be logged .* 'val_loss' is not among"):
-        run.fit(module, one)
-    with pytest.raises(ValueError, match="tolerance must be nonnegative and finite, got -1"):
-        FeasibleCheckpoint(-1)
-    with pytest.raises(ValueError, match="mode must be 'min', got 'max'"):
-        FeasibleCheckpoint(1e-3, mode="max")
-
-
 # Misuse
 
 
@@ -619,12 +585,33 @@ def test_a_callback_without_a_wrapped_optimizer_raises():
         fit(Plain(batch=False))
 
 
-def test_a_wrapped_optimizer_without_the_callback_warns_once():
+@pytest.mark.parametrize("batch", [True, False], ids=["batch", "static"])
+@pytest.mark.parametrize("kind", ["plain", "scaler", "manual", "scheduler", "other name"])
+def test_a_wrapped_optimizer_without_the_callback_warns_once(kind, batch):
+    settings = dict(plugins=[Scaled()]) if kind == "scaler" else {}
+    module = {"manual": Manual, "other name": OtherLit}.get(kind, Lit)(batch=batch)
+    module.scheduler = kind == "scheduler"
+    flavour = pytorch_lightning if kind == "other name" else L
     with pytest.warns(UserWarning, match="has no PowerALMCallback") as caught:
-        trainer().fit(Lit(), loader())
+        trainer(flavour=flavour, **settings).fit(module, loader())
     ours = [w for w in caught if "has no PowerALMCallback" in str(w.message)]
     assert len(ours) == 1
     assert "update_multipliers()" in str(ours[0].message)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_a_step_that_the_module_makes_by_itself_does_not_warn():
+    class Own(Manual):
+        def configure_optimizers(self):
+            self.own = super().configure_optimizers()
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+        def optimizers(self):
+            return self.own
+
+    module = Own()
+    trainer(max_epochs=1).fit(module, loader())  # warnings are errors
+    assert module.own.steps == len(batches())
 
 
 @pytest.mark.parametrize(
@@ -675,12 +662,12 @@ class OtherLit(pytorch_lightning.LightningModule):
     training_step = Lit.training_step
     validation_step = Lit.validation_step
 
-    def __init__(self):
+    def __init__(self, batch=True):
         pytorch_lightning.LightningModule.__init__(self)
-        twin = Lit()
+        twin = Lit(batch=batch)
         self.net, self.constraints = twin.net, twin.constraints
         self.base, self.settings, self.skip = twin.base, twin.settings, None
-        self.scheduler, self.batch = False, True
+        self.scheduler, self.batch = False, batch
 
 
 def test_both_import_names_of_lightning_work(tmp_path):

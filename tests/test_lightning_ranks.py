@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import distributed_cases as cases
+import lightning_ranks
 import pytest
 import torch
 from test_distributed import distance
 
 SCRIPT = Path(__file__).parent / "lightning_ranks.py"
-TIMEOUT = 400  # seconds on a busy machine; alone it takes a tenth
+TIMEOUT = 800  # seconds on a busy machine; alone it takes a tenth
 
 
 def start(folder, *mode, **environment):
@@ -80,8 +81,14 @@ def assert_one_training(both, **settings):
     [
         ("ddp", {}),
         ("ddp, clipping", dict(clip=True)),
+        ("ddp, accumulation", dict(accumulate=True)),
+        ("ddp, scaler", dict(scaler=True)),
+        ("ddp, scaler and clipping", dict(scaler=True, clip=True)),
+        ("ddp, ZeRO, resumed", dict(epochs=5)),
         ("ddp, resumed", dict(epochs=5)),
         ("sharded", {}),
+        ("sharded, clipping", dict(clip=True)),
+        ("sharded, accumulation", dict(accumulate=True)),
         ("sharded, resumed", dict(epochs=5)),
         ("sharded, one file", {}),
         ("sharded, one file, resumed", dict(epochs=5)),
@@ -103,6 +110,32 @@ def test_a_batch_that_is_nan_on_one_rank_is_left_out_by_both(how, results):
     found = [{name: outcome[name] for name in without} for outcome in both]
     assert distance(*found) == 0.0
     assert distance(found[0], without) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("loss", "gradient of the loss must be finite, got nan or inf"),
+        ("value", "constraint 'mean' must be finite, got nan or inf"),
+    ],
+)
+def test_a_batch_that_is_nan_on_one_rank_is_refused_by_both(how, message, results):
+    torch.set_num_threads(1)
+    both = [result[f"ddp, raised {how}"] for result in results]
+    assert [outcome["message"] for outcome in both] == [message] * 2
+    first = cases.train(0, 1, epochs=1)
+    for outcome in both:
+        assert outcome["k"] == 2
+        assert distance(outcome["y"], first["y"]) < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
+def test_both_ranks_stop_when_one_process_would(results):
+    torch.set_num_threads(1)
+    one, two = (result["ddp, stopped"] for result in results)
+    alone = lightning_ranks.stopped(devices=1)
+    assert one == two == alone
+    assert 1 < alone["epochs"] < lightning_ranks.STOP["max_epochs"]
 
 
 def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(results):

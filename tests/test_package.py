@@ -38,7 +38,8 @@ ALLOWED = {
         *("prox", "ranks", "result", "step", "wrapper"),
     },
     "files": set(),
-    "lightning": {"constraints", "files", "optimizer", "ranks", "result"},
+    "stateful": {"optimizer"},
+    "lightning": {"constraints", "files", "lightning", "optimizer", "ranks", "result"},
     "plot": set(),
     # the solving route: solvers see ψ and g, and nothing of y, β or A
     "solvers": {"prox", "result", "solvers"},

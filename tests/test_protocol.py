@@ -28,6 +28,7 @@ from test_injection import (
     train_twin,
 )
 from torch import nn, optim
+from torch.distributed.checkpoint import load, save
 from torch.distributed.checkpoint import state_dict as dcp
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import (
@@ -37,6 +38,7 @@ from torch.optim.optimizer import (
 from torch.optim.swa_utils import SWALR
 
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm.stateful import MultiplierState
 
 
 @pytest.fixture(autouse=True)
@@ -862,3 +864,29 @@ def test_a_distributed_checkpoint_restores_the_base_and_the_multipliers_go_besid
     train(loaded, second, epochs=2)
     assert_same(loaded, straight)
     assert_same(multipliers(second), multipliers(optimizer))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("in_the_epoch", [False, True])
+def test_a_distributed_checkpoint_gives_a_fresh_optimizer_its_multipliers(in_the_epoch, tmp_path):
+    model = Net()
+    first = wrapped(model)
+    train(model, first, epochs=2)
+    if in_the_epoch:
+        first.zero_grad()
+        loss, values = measure(model, *batches()[0])
+        first.augment(loss, **values).backward()
+        first.step()
+    save({"powalm": MultiplierState(first)}, checkpoint_id=tmp_path)
+    second = wrapped(Net())
+    assert second.powalm_state_dict()["y"] is None
+    load({"powalm": MultiplierState(second)}, checkpoint_id=tmp_path)
+    torch.testing.assert_close(
+        second.powalm_state_dict(), first.powalm_state_dict(), rtol=0, atol=0
+    )
+    assert second.steps == int(in_the_epoch)
+
+
+def test_the_state_of_multipliers_is_that_of_a_wrapped_optimizer():
+    with pytest.raises(TypeError, match="optimizer must be a PowerALMOptimizer, got Adam"):
+        MultiplierState(torch.optim.Adam(Net().parameters()))

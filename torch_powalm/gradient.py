@@ -59,8 +59,11 @@ class AugmentedGradient:
         if not all(with_graph):
             name = list(proxy)[with_graph.index(False)]
             raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
-        if self.window.has_done and all(p.grad is None for p in self.lagrangian.params):
-            self.forget()  # gradients have been cleared by model.zero_grad()
+        # Without gradients they have been cleared by model.zero_grad(), or FSDP2 still keeps them
+        # to itself (set_requires_gradient_sync(False), for accumulation).
+        params = self.lagrangian.params
+        if self.window.has_done and not vector.sharded and all(p.grad is None for p in params):
+            self.forget()
         seen = proxy
         if self.ranks.size > 1:
             seen, reported, whole = self.ranks.sums(proxy, reported, whole, device=vector.device)

@@ -4,7 +4,6 @@ Most bases take the gradient in .grad. A base that searches (LBFGS) evaluates L_
 instead, by a closure that returns its value.
 """
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from torch_powalm import sharding
 from torch_powalm.batch import Tallies
 from torch_powalm.gradient import AugmentedGradient
 from torch_powalm.prox import Proximable
-from torch_powalm.wrapper import base_step
+from torch_powalm.wrapper import base_step, is_stepped_by_lightning
 
 
 class InnerStep:
@@ -37,12 +36,13 @@ class InnerStep:
         if prox and any("lr" not in group for group in base.param_groups):
             raise ValueError("prox must come with a base that has a learning rate, got none")
         self.base, self.gradient, self.prox = base, gradient, list(prox.items())
-        self.watched = (
-            False  # a Lightning callback cares for the multipliers, or none does, as said
-        )
+        # A Lightning callback moves the multipliers, or none does, as said; None before any step.
+        self.watched: bool | None = None
 
     def with_gradients(self, **kwargs: Any) -> Any:
         """A step by what is in .grad."""
+        if self.watched is None:
+            self._look_for_callback()
         gradient = self.gradient
         vector, params = gradient.lagrangian.ready(), gradient.lagrangian.params
         sums = gradient.epoch.sums_with(gradient.window, vector)
@@ -54,13 +54,8 @@ class InnerStep:
 
     def with_closure(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """A step by a closure that calls backward on the (augmented) loss and returns it."""
-        if not self.watched and _is_of_lightning(closure):
-            self.watched = True
-            warnings.warn(
-                "the trainer has no PowerALMCallback: multipliers stay as they are unless the "
-                "module calls update_multipliers(); add torch_powalm.lightning.PowerALMCallback()",
-                stacklevel=4,
-            )
+        if self.watched is None:
+            self._look_for_callback()
         if _searches(self.base):
             return self._search(closure, **kwargs)
         with torch.enable_grad():
@@ -78,6 +73,16 @@ class InnerStep:
             and all(grad is not None for grad in grads)
             and sharding.total_norm([grad for grad in grads if grad is not None]) == 0
         )
+
+    def _look_for_callback(self) -> None:
+        """Warn when a Lightning trainer makes the first step and no callback watches."""
+        self.watched = is_stepped_by_lightning()
+        if self.watched:
+            warnings.warn(
+                "the trainer has no PowerALMCallback: multipliers stay as they are unless the "
+                "module calls update_multipliers(); add torch_powalm.lightning.PowerALMCallback()",
+                stacklevel=5,
+            )
 
     def _search(self, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """A step of a base that may evaluate L_β at several points."""
@@ -138,9 +143,3 @@ def _searches(base: Optimizer) -> bool:
     """Whether a step may call its closure more than once."""
     from_torch = type(base).__module__.startswith("torch.") and "step" not in base.__dict__
     return isinstance(base, torch.optim.LBFGS) or not from_torch
-
-
-def _is_of_lightning(closure: Callable[[], Any]) -> bool:
-    """Whether a Trainer has made this closure (it wraps the user's in a partial)."""
-    package = closure.func.__module__ if isinstance(closure, functools.partial) else ""
-    return package.split(".")[0] in ("lightning", "pytorch_lightning")

@@ -7,8 +7,10 @@ same objects after a load), and the base class's constructor is never run.
 """
 
 import copy
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -176,3 +178,17 @@ def _is_watched(optimizer: Optimizer) -> bool:
         or _global_optimizer_post_hooks
         or torch._C._autograd._profiler_enabled()
     )
+
+
+def is_stepped_by_lightning() -> bool:
+    """Whether a Lightning trainer makes the step that is being made, and not the user's code.
+
+    A trainer gives no sign of itself (with a GradScaler not even a closure), except that it calls.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if not name.startswith(("torch.", "torch_powalm.")):  # hooks, schedulers, GradScaler
+            return name.startswith(("lightning.pytorch.", "pytorch_lightning."))
+        frame = frame.f_back
+    return False

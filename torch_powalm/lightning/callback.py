@@ -1,53 +1,25 @@
-"""Lightning: when multipliers are updated, what is logged, which checkpoint is the best.
+"""PowerALMCallback: decides when multipliers are updated, and logs, saves and restores them."""
 
-    trainer = L.Trainer(callbacks=[PowerALMCallback(), FeasibleCheckpoint(tolerance=1e-3)])
-
-The module calls `self.optimizers().augment(loss, …)` in training_step, where it has batch blocks,
-and `self.constraints.observe(…)` in validation_step, where it wants to see them there.
-"""
-
-import functools
-import importlib
 import math
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from torch_powalm.constraints import ConstraintRegistry
-from torch_powalm.files import check_checkpoint
+from torch_powalm.lightning.flavours import CALLBACKS
+from torch_powalm.lightning.loading import check_before_loading, check_ranks
+from torch_powalm.lightning.records import (
+    PREFIX,
+    largest,
+    log,
+    update_columns,
+    violation_columns,
+    write,
+)
 from torch_powalm.optimizer import PowerALMOptimizer
-from torch_powalm.ranks import Ranks
-from torch_powalm.result import DualRecord
 
 
-def _flavours() -> list[Any]:
-    """The callbacks of `lightning` and of `pytorch_lightning`: two names, two sets of classes."""
-    found = []
-    for name in ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks"):
-        try:
-            found.append(importlib.import_module(name))
-        except ModuleNotFoundError:
-            continue
-    if not found:
-        raise ImportError(
-            "torch_powalm.lightning needs Lightning; install it with "
-            "pip install 'torch-powalm[lightning]'"
-        )
-    return found
-
-
-_CALLBACKS = _flavours()
-_PREFIX = "powalm/"
-_SHOWN = ("/primal_residual", "/beta", "/val/max_violation")  # in the progress bar
-_SCORE = "powalm/feasible_loss"
-_INFEASIBLE = 1e20  # times the violation: above every loss, and as exact as the violation
-_LEAST = 1e-10  # a violation counts as at least this
-
-
-class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ignore[misc]
+class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ignore[misc]
     """Updates, logs, saves and restores the multipliers of every PowerALMOptimizer of a Trainer.
 
     Records are logged as `powalm/primal_residual`, `powalm/beta`, `powalm/violation/NAME` and so
@@ -98,10 +70,7 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Have checkpoints checked before Lightning reads them."""
-        strategy = trainer.strategy
-        if not isinstance(strategy.load_checkpoint, functools.partial):
-            load = functools.partial(_load_checked, trainer, strategy.load_checkpoint)
-            strategy.load_checkpoint = load
+        check_before_loading(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Find the wrapped optimizers."""
@@ -113,7 +82,7 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
                 f"got {names}"
             )
         for optimizer in self._optimizers:
-            _check_ranks(trainer.strategy, optimizer)
+            check_ranks(trainer.strategy, optimizer)
             optimizer.watch()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -132,7 +101,7 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         # A checkpoint written after the last batch of an epoch and before its end: Lightning goes
         # on with the next epoch and leaves the end's hooks out.
         if self._saved_epoch < trainer.current_epoch:
-            self._write(trainer, self._update_by_epochs(trainer, int(self._saved_epoch)))
+            write(trainer, self._update_by_epochs(trainer, int(self._saved_epoch)))
         self._saved_epoch = math.inf
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
@@ -151,13 +120,13 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         due = [o for o in self._optimizers if o.should_update(steps=self.steps, lam=self.lam)]
         if due:
             metrics = self._update(trainer, due)
-            _log(pl_module, metrics, on_step=True, on_epoch=False, logger=False)
-            self._write(trainer, metrics)
+            log(pl_module, metrics, on_step=True, on_epoch=False, logger=False)
+            write(trainer, metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Update by epochs."""
         metrics = self._update_by_epochs(trainer, trainer.current_epoch)
-        _log(pl_module, metrics, sync_dist=trainer.world_size > 1)
+        log(pl_module, metrics, sync_dist=trainer.world_size > 1)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log violations at the parameters of now, of batch blocks as the module observed them."""
@@ -166,6 +135,11 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log violations as in validation."""
         self._log_observed(trainer, pl_module, "test/")
+
+    def max_violation(self) -> float:
+        """The largest violation over all blocks, now; inf where no batch has been seen yet."""
+        found = [o.constraints.violations() for o in self._optimizers]
+        return largest(v.max for violations in found for v in violations.values())
 
     def state_dict(self) -> dict[str, Any]:
         """The multipliers once more: sharded strategies drop them from the optimizer's state."""
@@ -185,13 +159,6 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
             return {}
         return self._update(trainer, [o for o in self._optimizers if o.steps > 0])
 
-    def _write(self, trainer: Any, metrics: dict[str, float]) -> None:
-        """Log at once, whatever log_every_n_steps is."""
-        if metrics:
-            for logger in trainer.loggers:
-                row = {**metrics, "epoch": trainer.current_epoch}
-                logger.log_metrics(row, step=trainer.global_step)
-
     def _update(self, trainer: Any, due: list[PowerALMOptimizer]) -> dict[str, float]:
         metrics: dict[str, float] = {}
         converged = []
@@ -202,7 +169,7 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
                 record.primal_residual <= (math.inf if self.eps_A is None else self.eps_A)
                 and dual_residual <= (math.inf if self.eps_phi is None else self.eps_phi)
             )
-            values = {**_columns(record, optimizer), "dual_residual": dual_residual}
+            values = {**update_columns(record, optimizer), "dual_residual": dual_residual}
             metrics.update({self._prefix(optimizer) + name: v for name, v in values.items()})
         asked = self.eps_A is not None or self.eps_phi is not None
         if asked and len(due) == len(self._optimizers) and all(converged):
@@ -213,122 +180,17 @@ class PowerALMCallback(*(module.Callback for module in _CALLBACKS)):  # type: ig
         groups = {o.constraints: (self._prefix(o), o.process_group) for o in self._optimizers}
         if not groups:  # no training before: the module's own registries
             own = [v for v in vars(pl_module).values() if isinstance(v, ConstraintRegistry)]
-            groups = {registry: (_PREFIX, None) for registry in own}
+            groups = {registry: (PREFIX, None) for registry in own}
         metrics: dict[str, float] = {}
         for registry, (prefix, group) in groups.items():
             found = {**registry.violations(), **registry.take_observed(group)}
-            if found:
-                metrics[f"{prefix}{stage}max_violation"] = max(v.max for v in found.values())
-            metrics |= {f"{prefix}{stage}violation/{name}": v.max for name, v in found.items()}
+            columns = violation_columns(found)
+            metrics |= {f"{prefix}{stage}{name}": value for name, value in columns.items()}
         if not trainer.sanity_checking:
-            _log(pl_module, metrics, sync_dist=trainer.world_size > 1)
+            log(pl_module, metrics, sync_dist=trainer.world_size > 1)
 
     def _prefix(self, optimizer: PowerALMOptimizer) -> str:
         if len(self._optimizers) == 1:
-            return _PREFIX
+            return PREFIX
         index = next(i for i, o in enumerate(self._optimizers) if o is optimizer)
-        return f"{_PREFIX}{index}/"
-
-
-def _check_ranks(strategy: Any, optimizer: PowerALMOptimizer) -> None:
-    """Raise when ranks that share a batch (tensor parallel) would count as ranks of their own."""
-    mesh = getattr(strategy, "device_mesh", None)
-    ranks = Ranks(optimizer.process_group).size
-    if mesh is not None and mesh["data_parallel"].size() != ranks:
-        raise ValueError(
-            "process_group must have the ranks whose gradients are averaged "
-            '(self.device_mesh["data_parallel"].get_group()), '
-            f"got {ranks} instead of {mesh['data_parallel'].size()} ranks"
-        )
-
-
-def _load_checked(trainer: Any, load: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint that is whole: of a folder every rank checks a part; all raise or none."""
-    found = None
-    try:
-        if os.path.exists(path):
-            check_checkpoint(path, trainer.global_rank, trainer.world_size)
-    except ValueError as error:
-        found = error
-    if not trainer.strategy.reduce_boolean_decision(found is None):
-        raise found or ValueError(
-            f"checkpoint must be whole, got {path} (another rank has found damage)"
-        )
-    return load(path, *args, **kwargs)
-
-
-def _log(pl_module: Any, metrics: Mapping[str, float], **settings: Any) -> None:
-    for name, value in metrics.items():
-        pl_module.log(name, value, prog_bar=name.endswith(_SHOWN), **settings)
-
-
-def _columns(record: DualRecord, optimizer: PowerALMOptimizer) -> dict[str, float]:
-    """A record as columns of a log."""
-    multipliers = optimizer.powalm_state_dict()["y"] or {}
-    return {
-        "k": float(record.k),
-        "primal_residual": record.primal_residual,
-        "max_violation": max(v.max for v in record.violations.values()),
-        "beta": record.beta,
-        "sigma": record.sigma,
-        "y_norm": record.y_norm,
-        "skipped": float(optimizer.skipped),
-        **{f"violation/{name}": v.max for name, v in record.violations.items()},
-        **{f"y/{name}": float(torch.linalg.vector_norm(y)) for name, y in multipliers.items()},
-    }
-
-
-class FeasibleCheckpoint(*(module.ModelCheckpoint for module in _CALLBACKS)):  # type: ignore[misc]
-    """Keeps the best model among those whose violation is within tolerance.
-
-    While none is, it keeps the least infeasible one. The violation is the largest entry over all
-    blocks, in validation where there is one. Needs PowerALMCallback in the same trainer.
-
-    Args:
-        tolerance: largest violation of a feasible model, ≥ 0.
-        monitor: the logged loss that is to be small.
-        **settings: of ModelCheckpoint.
-    """
-
-    def __init__(self, tolerance: float, monitor: str = "val_loss", **settings: Any) -> None:
-        if not 0 <= tolerance < math.inf:
-            raise ValueError(f"tolerance must be nonnegative and finite, got {tolerance!r}")
-        if settings.get("mode", "min") != "min":
-            raise ValueError(f"mode must be 'min', got {settings['mode']!r}")
-        super().__init__(monitor=_SCORE, **settings)
-        self.tolerance, self.loss = tolerance, monitor
-
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Score the model by the metrics of this validation."""
-        if not trainer.sanity_checking:
-            self._score(trainer, f"{_PREFIX}val/max_violation")
-        super().on_validation_end(trainer, pl_module)
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Score the model by the epoch, where there is no validation."""
-        if f"{_PREFIX}val/max_violation" not in trainer.callback_metrics:
-            self._score(trainer, f"{_PREFIX}max_violation")
-        super().on_train_epoch_end(trainer, pl_module)
-
-    def _score(self, trainer: Any, violation: str) -> None:
-        metrics = trainer.callback_metrics
-        for needed in (self.loss, violation):
-            if needed not in metrics:
-                raise ValueError(
-                    "monitor must be logged for FeasibleCheckpoint, and PowerALMCallback be in "
-                    f"the trainer; {needed!r} is not among {', '.join(sorted(metrics))}"
-                )
-        metrics[_SCORE] = torch.tensor(
-            feasible_loss(float(metrics[self.loss]), float(metrics[violation]), self.tolerance)
-        )
-
-
-def feasible_loss(loss: float, violation: float, tolerance: float) -> float:
-    """A number that orders models: feasible ones by their loss, before infeasible ones by theirs.
-
-    loss                  where violation ≤ tolerance
-    10²⁰ · violation      elsewhere
-    """
-    if violation <= tolerance:
-        return loss
-    return _INFEASIBLE * max(violation, _LEAST)
+        return f"{PREFIX}{index}/"

@@ -1,0 +1,55 @@
+"""Records of multiplier updates and violations as metrics: their names, and how they are logged."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from torch_powalm.optimizer import PowerALMOptimizer
+from torch_powalm.result import DualRecord, Violation
+
+PREFIX = "powalm/"
+MAX_VIOLATION = "/val/max_violation"  # how the metrics end that say whether a model is feasible
+_SHOWN = ("/primal_residual", "/beta", MAX_VIOLATION)  # in the progress bar
+
+
+def log(pl_module: Any, metrics: Mapping[str, float], **settings: Any) -> None:
+    """Log by the module, the main ones also in the progress bar."""
+    for name, value in metrics.items():
+        pl_module.log(name, value, prog_bar=name.endswith(_SHOWN), **settings)
+
+
+def write(trainer: Any, metrics: Mapping[str, float]) -> None:
+    """Log at once, whatever log_every_n_steps is."""
+    if metrics:
+        for logger in trainer.loggers:
+            row = {**metrics, "epoch": trainer.current_epoch}
+            logger.log_metrics(row, step=trainer.global_step)
+
+
+def update_columns(record: DualRecord, optimizer: PowerALMOptimizer) -> dict[str, float]:
+    """A record of an update as columns of a log."""
+    multipliers = optimizer.powalm_state_dict()["y"] or {}
+    return {
+        "k": float(record.k),
+        "primal_residual": record.primal_residual,
+        **violation_columns(record.violations),
+        "beta": record.beta,
+        "sigma": record.sigma,
+        "y_norm": record.y_norm,
+        "skipped": float(optimizer.skipped),
+        **{f"y/{name}": float(torch.linalg.vector_norm(y)) for name, y in multipliers.items()},
+    }
+
+
+def violation_columns(violations: Mapping[str, Violation]) -> dict[str, float]:
+    """Violations by block, and the largest of them."""
+    columns = {f"violation/{name}": v.max for name, v in violations.items()}
+    return {"max_violation": largest(columns.values()), **columns} if columns else {}
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of some violations: nan where one is, inf where there is none to look at."""
+    seen = list(values)
+    return math.nan if any(map(math.isnan, seen)) else max(seen, default=math.inf)
