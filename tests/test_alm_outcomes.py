@@ -409,3 +409,27 @@ def test_a_random_qp_whose_inequalities_are_met_early_converges() -> None:
     solution = power_alm(task.plain(), task.x_1, nu=0.8)
     assert solution.status is Status.CONVERGED
     assert solution.gradient_calls <= 1_000
+
+
+@pytest.mark.parametrize("bound", [{"max_outer": 2}, {"max_gradients": 5}])
+def test_a_bound_that_is_reached_does_not_hide_that_the_start_is_a_solution(
+    bound: dict[str, int],
+) -> None:
+    c, M, b = random_data()
+    problem = Problem(Quadratic(c), equality=Affine(M, b))
+    known = power_alm(problem, torch.zeros_like(c), eps_phi=1e-8, eps_A=1e-8)
+    away = power_alm(problem, known.x, sigma="paper", beta_1=1e-3, omega=1.1, lam=1e-3, **bound)
+    assert away.records[-1].primal_residual > 0.1
+    assert away.status is Status.CONVERGED
+    torch.testing.assert_close(away.x, known.x)
+    assert problem.residuals(away.x, away.y).dual <= 1e-4
+
+
+def test_a_run_goes_on_while_it_gets_nearer_to_a_start_that_was_better() -> None:
+    c, M, b = random_data()
+    problem = Problem(Quadratic(c), equality=Affine(M, b))
+    known = power_alm(problem, torch.zeros_like(c), eps_phi=1e-6, eps_A=1e-6)
+    near = known.x + 1e-4
+    slow = power_alm(problem, near, sigma="paper", sigma_1=0.0, beta_1=1e-3, omega=1.3, lam=1e-3)
+    assert slow.status is Status.CONVERGED
+    assert slow.records[-1].beta > 1e4 * slow.records[0].beta

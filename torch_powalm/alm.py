@@ -173,7 +173,7 @@ def power_alm(
     return Solution(
         x=best.x,
         y=best.y,
-        status=status,
+        status=outlook.end(status),
         residuals=best.residuals,
         objective=best.objective,
         records=records,

@@ -88,7 +88,9 @@ class Outlook:
         self.problem, self.best = problem, best
         self.eps_phi, self.eps_A, self.max_inner = eps_phi, eps_A, max_inner
         self.length = float(torch.linalg.vector_norm(best.x)) or 1.0  # of a typical x
-        self.idle, self.beta = 0, beta  # iterations since the last better point, and β there
+        # The smallest merit but for that of the start, which a run may leave far behind before it
+        # is as good again; iterations since, and β there.
+        self.merit, self.idle, self.beta = math.inf, 0, beta
         self.violation, self.waiting = math.inf, 0  # the smallest, and iterations since
         self.suspicion = _SUSPICION
         self.breakdowns = 0  # in a row
@@ -105,8 +107,8 @@ class Outlook:
         """
         merit, best_merit = self._merit(point), self._merit(self.best)
         self.idle += _HASTE if inner is Status.STALLED else 1
-        if not merit >= 0.99 * best_merit:
-            self.idle, self.beta = 0, beta
+        if not merit >= 0.99 * self.merit:
+            self.merit, self.idle, self.beta = merit, 0, beta
         if not merit >= best_merit:
             self.best = point
         self.waiting += 1
@@ -122,6 +124,14 @@ class Outlook:
         if self.idle >= _PATIENCE and not step.beta < beta < _GROWTH * self.beta:
             return Status.STALLED
         return None
+
+    def end(self, status: Status) -> Status:
+        """How the run ends: converged where a bound was reached and the best point is good enough.
+
+        The best point can be the start: subproblems lead away from it while y is wrong.
+        """
+        bounds = Status.STALLED, Status.MAX_OUTER, Status.BUDGET
+        return Status.CONVERGED if status in bounds and self._merit(self.best) <= 1 else status
 
     def see_divergence(self, point: Certified) -> Status | None:
         """Take into account that a subproblem had no minimiser and ended at a point far below."""
