@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.benchmarks import charts, deterministic, peers, report, robust, ruler, scaling
+from experiments.benchmarks import (
+    charts,
+    deterministic,
+    peers,
+    profile,
+    report,
+    robust,
+    ruler,
+    scaling,
+)
 from experiments.benchmarks.peers import ours
 from torch_powalm import Problem, power_alm, prox
 
@@ -126,3 +135,11 @@ def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
 
 def test_slope_is_the_exponent() -> None:
     assert scaling.slope([1, 10, 100], [3, 300, 30000]) == pytest.approx(2.0)
+
+
+def test_a_profile_gives_every_part_its_share() -> None:
+    problem, x = deterministic.deterministic.qp(0, n=20, m=3)
+    found = profile.shares(problem, x, solves=1)
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert set(profile.PARTS.values()) <= set(found)
+    assert found["L-BFGS: pairs and direction"] > found["driver of the inner solver"]

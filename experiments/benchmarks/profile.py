@@ -1,0 +1,78 @@
+"""Where the time of a solve goes: share of every part, for the GEVP and a QP.
+
+    python -m experiments.benchmarks.profile
+
+Operations of torch count for the file that calls them. The profiler makes short Python functions
+look dearer than they are: shares, not times. Writes experiments/results/profile.csv and prints it.
+"""
+
+import cProfile
+import csv
+import pstats
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.problems.deterministic import gevp, qp
+from torch_powalm import Problem, power_alm
+
+RESULTS = Path(__file__).parent.parent / "results" / "profile.csv"
+PARTS = {
+    "deterministic.py": "oracles",
+    "oracle.py": "evaluation of a point",
+    "problem.py": "ψ and the certificate",
+    "dual.py": "⟨y, r⟩ + βφ(r) and its weight",
+    "functional.py": "⟨y, r⟩ + βφ(r) and its weight",
+    "lbfgs.py": "L-BFGS: pairs and direction",
+    "prox_gradient.py": "proximal steps, curvature, inner products",
+    "panoc.py": "search of PANOC",
+    "box.py": "prox",
+    "zero.py": "prox",
+    "base.py": "driver of the inner solver",
+    "certificate.py": "driver of the inner solver",
+}
+Place = tuple[str, int, str]  # file, line, function
+
+
+def shares(problem: Problem, x: Tensor, solves: int = 5) -> dict[str, float]:
+    """Share of the time by part, the largest first."""
+    power_alm(problem, x, eps_phi=1e-3, eps_A=1e-3)
+    profiler = cProfile.Profile()
+    with profiler:
+        for _ in range(solves):
+            power_alm(problem, x, eps_phi=1e-3, eps_A=1e-3)
+    found: Counter[str] = Counter()
+    stats: dict[Place, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    for place, (_, _, own, _, callers) in stats.items():
+        if place[0] != "~":  # a function of Python; "~" is the file of built-in ones
+            found[_part(place)] += own
+            continue
+        for caller, (_, _, of_caller, _) in callers.items():
+            found[_part(caller)] += of_caller
+    return {part: time / sum(found.values()) for part, time in found.most_common()}
+
+
+def _part(place: Place) -> str:
+    return PARTS.get(Path(place[0]).name, "the rest")
+
+
+@torch.no_grad()
+def main() -> None:
+    """Profile, write, print."""
+    torch.set_num_threads(1)
+    rows = [
+        (name, part, f"{share:.3f}")
+        for name, (problem, x) in {"GEVP n=500": gevp(0), "QP n=100": qp(0)}.items()
+        for part, share in shares(problem, x).items()
+    ]
+    with RESULTS.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("problem", "part", "share"), *rows])
+    for problem, part, share in rows:
+        print(f"| {problem} | {part} | {float(share):.0%} |")
+
+
+if __name__ == "__main__":
+    main()
