@@ -20,7 +20,8 @@ class SweepBar(Callback):
     """How many jobs of a sweep have ended.
 
     Jobs may run in other processes: each adds a byte to a file in the sweep's folder, and the
-    process that started the sweep watches its size.
+    process that started the sweep watches its size. Sweeps that run at the same time into one
+    folder have a file each.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class SweepBar(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Start to watch."""
-        self.counter = _counter(config)
+        self.counter = self._counter(config)
         self.counter.parent.mkdir(parents=True, exist_ok=True)
         self.counter.write_bytes(b"")
         self.total = _jobs(config)
@@ -41,7 +42,7 @@ class SweepBar(Callback):
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Count a job, and show it at once where it ran in this process."""
         if config.hydra.mode is RunMode.MULTIRUN:
-            with _counter(config).open("ab") as file:
+            with self._counter(config).open("ab") as file:
                 file.write(b".")
             if os.getpid() == self.starter:
                 self._show()
@@ -55,6 +56,9 @@ class SweepBar(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"starter": self.starter, "total": self.total, "shown": 0}
+
+    def _counter(self, config: DictConfig) -> Path:
+        return Path(config.hydra.sweep.dir) / f".jobs-{self.starter}"
 
     def _watch(self) -> None:
         while not self.ended.wait(_PERIOD):
@@ -70,10 +74,6 @@ class SweepBar(Callback):
         done = _WIDTH * count // max(self.total, 1)
         bar = "#" * done + "." * (_WIDTH - done)
         print(f"sweep [{bar}] {count} of {self.total} jobs", file=sys.stderr, flush=True)
-
-
-def _counter(config: DictConfig) -> Path:
-    return Path(config.hydra.sweep.dir) / ".jobs"
 
 
 def _jobs(config: DictConfig) -> int:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from command_line import call
 from hydra import compose, initialize_config_dir
+from hydra.types import RunMode
 from hydra.utils import get_method
 from omegaconf import OmegaConf
 from torchvision import datasets
@@ -21,6 +22,7 @@ from torchvision import datasets
 from experiments import claims, clusters, entry, features, gather, records, report, solve, tables
 from experiments.data import images
 from experiments.records import Run
+from experiments.sweep import SweepBar
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(
@@ -568,3 +570,20 @@ def test_the_report_is_what_the_committed_records_say():
     written = ROOT / "experiments" / "REPRODUCTION.md"
     runs = records.read(ROOT / "experiments" / "results" / "runs")
     assert written.read_text() == report.text(runs, Path("results/figures"))
+
+
+def test_two_sweeps_into_one_folder_count_their_own_jobs(tmp_path, capsys):
+    hydra = {"sweep": {"dir": str(tmp_path)}, "sweeper": {"params": {"nu": "0.5,1.0"}}}
+    config = OmegaConf.create({"hydra": hydra | {"overrides": {"task": []}}})
+    config.hydra.mode = RunMode.MULTIRUN
+    one, other = SweepBar(), SweepBar()
+    other.starter = -1  # another process
+    for bar in (one, other):
+        bar.on_multirun_start(config)
+    one.on_job_end(config, None)
+    one.on_multirun_end(config)
+    other.on_job_end(config, None)
+    other.on_multirun_end(config)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("] ")[1] for line in lines] == ["0 of 2 jobs"] * 2 + ["1 of 2 jobs"] * 2
+    assert not list(tmp_path.iterdir())
