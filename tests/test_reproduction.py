@@ -180,7 +180,8 @@ def test_another_seed_gives_another_record(finished, tmp_path):
 )
 def test_bad_input_ends_in_one_line_and_exit_code_2(overrides, message, tmp_path, capsys):
     if overrides[0] == "experiment=clustering_mnist":
-        overrides = [*overrides, f"features.cache={tmp_path}/features"]  # else a finished one may do
+        # Features that are there already need no images.
+        overrides = [*overrides, f"features.cache={tmp_path}/features"]
     with pytest.raises(SystemExit) as end:
         call(solve, *overrides, f"output={tmp_path}", "progress=false")
     assert end.value.code == 2
