@@ -75,7 +75,7 @@ def quarter(runs: Sequence[Run]) -> Answer:
 def violation(runs: Sequence[Run], experiment: str, loop: str) -> Answer:
     """The mean violation rises with ν: rank correlation at least 0.9, as in the paper's table."""
     claim = f"a smaller ν gives a smaller constraint violation ({loop})"
-    nus = (0.6, 0.7, 0.8, 0.9, 1.0)
+    nus = POWERS[experiment]
     found = {nu: [run for run in _of(runs, experiment, nu) if run.converged] for nu in nus}
     if not all(found.values()):
         return _unanswered(claim, runs, experiment, nus)
@@ -97,7 +97,7 @@ def steadier(runs: Sequence[Run]) -> Answer:
     """The relative deviation of the counts is smaller for most ν."""
     claim = "the triple loop is steadier than the double loop on QPs"
     parts, wins = [], 0
-    for nu in (0.6, 0.7, 0.8, 0.9, 1.0):
+    for nu in POWERS["qp_double"]:
         deviations = []
         for experiment in ("qp_double", "qp_triple"):
             counts = [count(run) for run in _of(runs, experiment, nu) if run.converged]
@@ -114,7 +114,7 @@ def slower(runs: Sequence[Run]) -> Answer:
     """It needs more gradients for most ν."""
     claim = "the triple loop is slower than the double loop on QPs"
     parts, wins = [], 0
-    for nu in (0.6, 0.7, 0.8, 0.9, 1.0):
+    for nu in POWERS["qp_double"]:
         means = []
         for experiment in ("qp_double", "qp_triple"):
             good = [run for run in _of(runs, experiment, nu) if run.converged]

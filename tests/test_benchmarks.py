@@ -17,6 +17,7 @@ from experiments.benchmarks import (
     scaling,
 )
 from experiments.benchmarks.peers import ours
+from experiments.problems.deterministic import qp
 from torch_powalm import Problem, power_alm, prox
 
 
@@ -138,7 +139,7 @@ def test_slope_is_the_exponent() -> None:
 
 
 def test_a_profile_gives_every_part_its_share() -> None:
-    problem, x = deterministic.deterministic.qp(0, n=20, m=3)
+    problem, x = qp(0, n=20, m=3)
     found = profile.shares(problem, x, solves=1)
     assert sum(found.values()) == pytest.approx(1.0)
     assert set(profile.PARTS.values()) <= set(found)

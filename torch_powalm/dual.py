@@ -108,8 +108,9 @@ class DualState:
             self._w_min = torch.zeros_like(r).masked_fill(~inequality, -math.inf)
         self._move(torch.zeros_like(r))
         self.beta, self.k = self.beta_1, 1
-        self.last_norm = self.residual_norm(r)
-        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in self._pieces(r)))
+        pieces = self._pieces(r)
+        self.last_norm = _joint_norm(pieces)
+        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
 
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if not finite."""
@@ -142,7 +143,7 @@ class DualState:
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with the slacks of inequalities eliminated: what the next update sees."""
-        return math.hypot(*(norm(r_i) for r_i in self._pieces(r)))
+        return _joint_norm(self._pieces(r))
 
     def update(self, r: Tensor, *, hold: float | None = None) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
@@ -157,7 +158,8 @@ class DualState:
             self.beta = min(hold * self.beta, self.beta_max, _BETA_LIMIT)
             self.k += 1
             return record
-        pieces, r_norm = self._pieces(r), self.residual_norm(r)
+        pieces = self._pieces(r)
+        r_norm = _joint_norm(pieces)
         step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
         if self.sigma == "penalty":
             sigma = self.beta
@@ -225,3 +227,8 @@ class DualState:
                 r_g = eliminate_slack(r_g, lower, 1 / c if c > 0 else 1.0)
             pieces.append(r_g)
         return pieces
+
+
+def _joint_norm(pieces: Sequence[Tensor]) -> float:
+    """‖r‖ from its pieces."""
+    return math.hypot(*(norm(r_i) for r_i in pieces))

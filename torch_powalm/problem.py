@@ -148,7 +148,7 @@ class Subproblem:
 
     def has_failed(self) -> bool:
         """Whether it is of no use to go on."""
-        return self._idle >= self.max_idle or self._lowest < self._bottom
+        return self.starves() or self.falls_forever()
 
     def falls_forever(self) -> bool:
         """Whether a value was seen that only a ψ without a minimiser can have."""

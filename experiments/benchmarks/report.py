@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.benchmarks import charts, peers
 from experiments.benchmarks.deterministic import RESULTS, Row, plans, read
-from experiments.benchmarks.requirements import answers, at_lowest, finals, medians
+from experiments.benchmarks.requirements import answers, at_lowest, finals, key_of, medians
 from experiments.benchmarks.robust import FAMILIES
 from experiments.benchmarks.scaling import slope
 from experiments.benchmarks.summary import ten_lines, two
@@ -76,7 +76,7 @@ def methods(rows: Sequence[Row], task: str) -> list[dict[str, str]]:
     table = []
     for key, values in medians(found).items():
         method, oracle, setting = key
-        of = [r for r in found if (r["method"], r["oracle"], r["setting"]) == key]
+        of = [row for row in found if key_of(row) == key]
         good = [r for r in of if r["status"] == "reached"]
         table.append(
             {

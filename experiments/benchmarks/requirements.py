@@ -12,6 +12,16 @@ GEVP, QP, SMALL, LARGE = "GEVP n=500", "QP n=100", "clustering n=200", "clusteri
 Key = tuple[str, str, str]  # method, oracle, settings
 
 
+def key_of(row: Row) -> Key:
+    """What a row is about."""
+    return row["method"], row["oracle"], row["setting"]
+
+
+def label(key: Key) -> str:
+    """A method with its settings, as in the tables."""
+    return f"{key[0]}, {key[2]}"
+
+
 def finals(rows: Sequence[Row], task: str) -> list[Row]:
     """The rows of the last stage."""
     return [row for row in rows if row["task"] == task and row["stage"] == "final"]
@@ -21,10 +31,10 @@ def medians(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
     """Medians over the instances by method, oracle and settings."""
     found: dict[Key, dict[str, float]] = {}
     for row in rows:
-        key = row["method"], row["oracle"], row["setting"]
+        key = key_of(row)
         if key in found:
             continue
-        of = [r for r in rows if (r["method"], r["oracle"], r["setting"]) == key]
+        of = [r for r in rows if key_of(r) == key]
         found[key] = {}
         for name in ("cpu_ratio", "wall_ratio", "gradient_calls", "primal", "dual", "objective"):
             values = [float(r[name]) for r in of if r[name] not in ("", None)]
@@ -61,9 +71,9 @@ def best_peer(
         and row["method"].startswith(of)
         and not row["method"].startswith("ours")
     ]
-    counts = Counter((row["method"], row["oracle"], row["setting"]) for row in solved)
+    counts = Counter(map(key_of, solved))
     found = {
-        f"{key[0]}, {key[2]}": values["cpu_ratio"]
+        label(key): values["cpu_ratio"]
         for key, values in medians(solved).items()
         if counts[key] == max(counts.values())
     }
@@ -80,7 +90,7 @@ def at_lowest(rows: Sequence[Row], task: str) -> dict[Key, str]:
     hits: Counter[Key] = Counter()
     runs: Counter[Key] = Counter()
     for row in good:
-        key = row["method"], row["oracle"], row["setting"]
+        key = key_of(row)
         least = lowest[row["seed"]]
         runs[key] += 1
         hits[key] += abs(float(row["objective"]) - least) <= 1e-3 * max(1.0, abs(least))
@@ -88,9 +98,7 @@ def at_lowest(rows: Sequence[Row], task: str) -> dict[Key, str]:
 
 
 def _complete(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
-    incomplete = {
-        (r["method"], r["oracle"], r["setting"]) for r in rows if r["status"] != "reached"
-    }
+    incomplete = {key_of(row) for row in rows if row["status"] != "reached"}
     return {key: value for key, value in medians(rows).items() if key not in incomplete}
 
 
@@ -127,7 +135,7 @@ def _large(rows: Sequence[Row]) -> dict[str, str]:
     values = {
         key[0]: v["objective"]
         for key, v in medians(finals(rows, LARGE)).items()
-        if key[1] == "hand" and f"{key[0]}, {key[2]}" in (name, f"{key[0]}, defaults")
+        if key[1] == "hand" and label(key) in (name, f"{key[0]}, defaults")
     }
     theirs = values[name.split(",")[0]]
     fast = {key for key, value in mine.items() if value < cost}
@@ -169,11 +177,11 @@ def _others(rows: Sequence[Row], task: str) -> dict[str, str]:
         return _line(what, None, "no other peer was run")
     others = [row for row in finals(rows, task) if not row["method"].startswith(("ours", "alpaqa"))]
     solved = [row for row in others if row["status"] == "reached"]
-    runs = Counter((row["method"], row["oracle"], row["setting"]) for row in others)
-    good = Counter((row["method"], row["oracle"], row["setting"]) for row in solved)
+    runs = Counter(map(key_of, others))
+    good = Counter(map(key_of, solved))
     ratios = {key: values["cpu_ratio"] for key, values in medians(solved).items()}
     numbers = ", ".join(
-        f"{key[0]}, {key[2]}: {ratio:.2g} times ours ({good[key]} of {runs[key]} solved)"
+        f"{label(key)}: {ratio:.2g} times ours ({good[key]} of {runs[key]} solved)"
         for key, ratio in ratios.items()
     )
     return _line(what, min(ratios.values(), default=2.0) > 1, numbers or "no other reached it")

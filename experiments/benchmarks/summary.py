@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from experiments.benchmarks import charts
 from experiments.benchmarks.deterministic import REFERENCE, Row, plans
-from experiments.benchmarks.requirements import at_lowest, best_peer, own
+from experiments.benchmarks.requirements import at_lowest, best_peer, label, own
 from experiments.tables import MISSING
 
 ORACLES = {"hand": "hand-written oracles", "autograd": "autograd"}
@@ -42,9 +42,7 @@ def _task_line(rows: Sequence[Row], task: str, oracle: str) -> Line | None:
         line["task"], name, two(by_default / cost), _first(by_default < cost, least < cost)
     )
     line["best ν / best peer"] = f"{two(least / cost)} ({nu.removeprefix('ours ')})"
-    hits = {
-        f"{key[0]}, {key[2]}": v for key, v in at_lowest(rows, task).items() if key[1] == oracle
-    }
+    hits = {label(key): v for key, v in at_lowest(rows, task).items() if key[1] == oracle}
     line["lowest objective"] = (
         f"ν = 1: {hits[f'{REFERENCE}, defaults']}, {nu.removeprefix('ours ')}: "
         f"{hits[f'{nu}, defaults']}, peer: {hits[name]}"
