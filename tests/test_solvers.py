@@ -241,25 +241,32 @@ def test_acceleration_off_is_proximal_gradient_and_on_is_fista():
 
 
 @pytest.mark.parametrize("memory", [1, 2, 3, 5])
-def test_lbfgs_equals_the_two_loop_recursion(memory):
+@pytest.mark.parametrize(("shape", "rtol"), [((12,), 1e-8), ((3, 4), 1e-8), ((70, 60), 1e-3)])
+def test_lbfgs_equals_the_two_loop_recursion(memory, shape, rtol):
     generator = torch.Generator().manual_seed(2)
-    M = torch.randn(12, 12, dtype=F64, generator=generator)
-    M = M @ M.T + torch.eye(12, dtype=F64)
-    lbfgs, pairs = LBFGS(M[0], memory), []
-    x = torch.randn(12, dtype=F64, generator=generator)
-    r = M @ x
+
+    def normal():
+        return torch.randn(shape, dtype=F64, generator=generator)
+
+    h = 0.5 + torch.rand(shape, dtype=F64, generator=generator)
+    lbfgs, pairs, x = LBFGS(h, memory), [], normal()
     for k in range(40):
-        x_next = torch.randn(12, dtype=F64, generator=generator)
-        # every third pair hands in another tensor for r, as after a change of the step
-        r, r_next = (r.clone() if k % 3 == 0 else r), M @ x_next
+        if k == 20:  # what was stored before leaves no trace
+            lbfgs.reset()
+            pairs = []
+        x_next = normal()
+        r, r_next = h * x, h * x_next
         lbfgs.update(x_next - x, r, r_next)
+        if k % 4 == 0:  # refused: ⟨s, y⟩ < 0, or not finite
+            lbfgs.update(x, r_next, r_next - x)
+            lbfgs.update(x, r_next, r_next + math.nan)
         pairs = [*pairs, (x_next - x, r_next - r)][-memory:]
-        expected = reference.lbfgs_direction(pairs, r_next)
-        torch.testing.assert_close(lbfgs.direction(r_next), expected, rtol=1e-8, atol=1e-8)
-        x, r = x_next, r_next
-    before = lbfgs.direction(r).clone()
-    lbfgs.update(x, r, r - x)  # ⟨s, y⟩ < 0
-    assert torch.equal(lbfgs.direction(r), before)
+        at = r_next if k % 3 else r_next - r  # another r, as after a change of the step
+        expected = reference.lbfgs_direction(
+            [(s.flatten(), y.flatten()) for s, y in pairs], at.flatten()
+        )
+        torch.testing.assert_close(lbfgs.direction(at), expected.view(shape), rtol=rtol, atol=rtol)
+        x = x_next
 
 
 # Backtracks included: UPFAG makes 3 calls per iteration without them.

@@ -15,6 +15,7 @@ from torch_powalm.solvers import PANOC, run
 _ITERATIONS = 50  # a second opinion may not cost more than the search for the point,
 _FEW = 10  # and less where the first one
 _FAR = 100.0  # is so many times larger than what is asked for
+_ENOUGH = 0.5  # of what is asked for: the search for better multipliers ends
 
 
 @torch.no_grad()
@@ -40,7 +41,13 @@ def least_squares_multipliers(
     J_scale = distance.slope(y)
     iterations = _ITERATIONS if dual_residual <= _FAR * tol else _FEW
     result = run(
-        PANOC(), distance, Box(lower, upper), y, tol=1e-2 * tol * J_scale, max_iter=iterations
+        PANOC(),
+        distance,
+        Box(lower, upper),
+        y,
+        tol=1e-2 * tol * J_scale,
+        max_iter=iterations,
+        stop=lambda: distance.least <= _ENOUGH * tol,
     )
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
@@ -58,6 +65,7 @@ class _Distance:
     def __init__(self, problem: Problem, x: Tensor, grad_f: Tensor) -> None:
         self.problem, self.x, self.grad_f = problem, x, grad_f
         self.length = float(torch.linalg.vector_norm(x)) or 1.0
+        self.least = math.inf  # the smallest distance seen
 
     def slope(self, y: Tensor) -> float:
         """‖Jᵀu‖ for the unit vector u along y, 1 where that is 0."""
@@ -77,6 +85,7 @@ class _Distance:
         t = 1e-6 * self.length / v_norm
         d = (x - g.prox(x - t * v, t)) / t
         d_norm = float(torch.linalg.vector_norm(d))
+        self.least = min(self.least, d_norm)
         h = 1e-6 * self.length / (d_norm or 1.0)
         ahead, behind = (oracle.at(x + s * d, objective=False).r for s in (h, -h))
         return 0.5 * d_norm**2, (ahead - behind) / (2 * h)

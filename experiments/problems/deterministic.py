@@ -16,10 +16,10 @@ class Quadratic:
     Q: Tensor
     q: Tensor
 
-    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and Qx + q."""
-        Qx = self.Q @ x
-        return 0.5 * torch.dot(x, Qx) + torch.dot(self.q, x), Qx + self.q
+    def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
+        """Value ½⟨x, (Qx + q) + q⟩ and Qx + q."""
+        grad = torch.addmv(self.q, self.Q, x)
+        return 0.5 * torch.dot(x, grad + self.q).item(), grad
 
 
 @dataclass(frozen=True)

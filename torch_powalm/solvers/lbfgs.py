@@ -9,18 +9,15 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from torch_powalm.solvers.prox_gradient import dot
-
 _LONG = 4096  # entries of x from which on the pairs do not stay in the cache
 
 
 class LBFGS:
     """Inverse Jacobian H of a map r(x) from the last m pairs s = Δx, y = Δr (Nocedal 1980).
 
-    The two-loop recursion runs on coefficients in the basis of the stored pairs: a direction is
-    one product with the stacked pairs, which gives all inner products with r, scalar recursions
-    and one transposed product, in place of 4 m operations on vectors (Chen, Wang, Zhou 2014).
-    The inner products of a new y with the older pairs are differences of those with r.
+    The two-loop recursion runs on coefficients in the basis of the stored pairs and r: one product
+    of all of them with the newest y and r, scalar recursions, and one product with the transpose,
+    in place of 4 m operations on vectors (Chen, Wang, Zhou 2014).
 
     Long pairs are kept in float32: H is a guess, and reading them is what a direction costs.
 
@@ -33,98 +30,77 @@ class LBFGS:
         self.memory = memory
         long = like.dtype == torch.float64 and like.numel() >= _LONG
         self.dtype = torch.float32 if long else like.dtype
-        # Pair i is rows 2i (s) and 2i + 1 (y). There is room for 2m + 1 pairs, so that the last m
-        # are consecutive rows and are moved only once in m + 1 updates.
-        self.rows = like.new_empty(4 * memory + 2, like.numel(), dtype=self.dtype)
+        # Pair i is rows 2i (s) and 2i + 1 (y), the last row is r. One pair more than m, so that a
+        # pair that is refused has not taken the place of another.
+        last = 2 * (memory + 1)
+        self.rows = like.new_zeros(last + 1, like.numel(), dtype=self.dtype)
+        self.columns = self.rows.T
         self.row = self.rows.unbind()  # views: to index a tensor costs as much as a short product
-        self.views: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self.coefficients = array("d", [0.0]) * (2 * memory)
+        self.newest = [self.rows[y :: last - y] for y in range(1, last, 2)]  # y of a pair, and r
+        self.coefficients = array("d", [0.0]) * (last + 1)
         self.weights = torch.frombuffer(self.coefficients, dtype=torch.float64)  # its memory
         self.converts = self.dtype != torch.float64 or like.device.type != "cpu"
+        self.flat = like.ndim == 1  # asked of tensors, this costs as much as a product of lists
+        self.fits = self.flat and self.dtype == like.dtype
+        # Of pair i: ⟨s_i, y_j⟩ of the younger pairs j, and the products of all rows with y_i.
+        self.with_s = [[0.0] * (memory + 1) for _ in range(memory + 1)]
+        self.with_y = [[0.0] * (last + 1) for _ in range(memory + 1)]
         self.reset()
+
+    @property
+    def size(self) -> int:
+        """Number of pairs stored."""
+        return len(self.order)
 
     def reset(self) -> None:
         """Forget all pairs."""
-        self.size = 0
-        self.end = 0  # the pairs end before row 2 · end
-        # Of pair i, oldest first: ⟨s_i, y_i⟩, ⟨s_i, y_j⟩ of the younger j from the youngest on,
-        # ⟨s_j, y_i⟩ of the older j from the oldest on, and ⟨y_i, y_j⟩ of all j.
-        self.s_y: list[float] = []
-        self.younger: list[list[float]] = []
-        self.older: list[list[float]] = []
-        self.y_y: list[list[float]] = []
-        self.r: Tensor | None = None  # where `products` was computed
-        self.products: list[float] = []  # ⟨s_i, r⟩ and ⟨y_i, r⟩ alternating
+        self.order: list[int] = []  # the pairs in use, oldest first
+        self.free = 0  # where the next pair goes
+        self.r: Tensor | None = None  # the vector in the last row
+        self.with_r: list[float] = []  # the products of all rows with it
 
     def update(self, s: Tensor, r: Tensor, r_next: Tensor) -> None:
         """Store s and y = r_next − r, unless ⟨s, y⟩ is not positive."""
-        y = r_next - r
-        s_y, y_sq = dot(s, y), dot(y, y)
-        if not 1e-12 * y_sq < s_y < math.inf:
-            return
-        self.row[2 * self.end].copy_(s if s.ndim == 1 else s.reshape(-1))
-        self.row[2 * self.end + 1].copy_(y if y.ndim == 1 else y.reshape(-1))
-        if self.size == self.memory:
-            self._drop_oldest()
-        self.end += 1
-        self.size += 1
-        if r is self.r:
-            before = self.products
-            self._multiply(r_next)
-            with_y = [after - b for after, b in zip(self.products, before, strict=False)]
+        i = self.free
+        self.row[2 * i].copy_(s if self.flat else s.reshape(-1))
+        if self.fits:
+            torch.sub(r_next, r, out=self.row[2 * i + 1])
         else:
-            self._multiply(y)
-            with_y, self.r = self.products[:-2], None
-        older, y_y = with_y[::2], [*with_y[1::2], y_sq]
-        for younger, s_j in zip(self.younger, older, strict=True):
-            younger.insert(0, s_j)
-        for row, y_j in zip(self.y_y, y_y, strict=False):
-            row.append(y_j)
-        self.s_y.append(s_y)
-        self.younger.append([])
-        self.older.append(older)
-        self.y_y.append(y_y)
-        if self.end == 2 * self.memory + 1:
-            self.rows[: 2 * self.size] = self._pairs()[0]
-            self.end = self.size
+            self.row[2 * i + 1].copy_((r_next - r).reshape(-1))
+        self.row[-1].copy_(r_next if self.flat else r_next.reshape(-1))
+        with_y, self.with_r = torch.mm(self.newest[i], self.columns).tolist()
+        self.r = r_next
+        if not 1e-12 * with_y[2 * i + 1] < with_y[2 * i] < math.inf:
+            self.rows[2 * i : 2 * i + 2] = 0.0  # what is not finite counts even with a weight of 0
+            return
+        if len(self.order) == self.memory:
+            del self.order[0]
+        self.order.append(i)
+        self.free = (i + 1) % (self.memory + 1)
+        self.with_y[i] = with_y
+        rows = zip(self.with_s, self.with_y, with_y[::2], with_y[1::2], strict=False)
+        for of_s, of_y, s_y, y_y in rows:
+            of_s[i], of_y[2 * i + 1] = s_y, y_y
 
     def direction(self, r: Tensor) -> Tensor:
         """Return d = −H r; at least one pair must be stored."""
         if r is not self.r:
-            self._multiply(r)
-        scale = self.s_y[-1] / self.y_y[-1][-1]
-        a: list[float] = []  # from the youngest pair on
-        for i in range(self.size - 1, -1, -1):
-            a.append((self.products[2 * i] - sum(map(mul, a, self.younger[i]))) / self.s_y[i])
-        a.reverse()
-        c: list[float] = []
-        for i, (a_i, y_y, older) in enumerate(zip(a, self.y_y, self.older, strict=True)):
-            y_q = self.products[2 * i + 1] - sum(map(mul, a, y_y))
-            c.append(a_i - (scale * y_q + sum(map(mul, c, older))) / self.s_y[i])
-            self.coefficients[2 * i] = c[i]
-            self.coefficients[2 * i + 1] = -scale * a_i
-        weights = self.weights[: 2 * self.size] if self.size < self.memory else self.weights
-        if self.converts:
-            weights = weights.to(self.rows)
-        d = torch.addmv(self.flat, self._pairs()[1], weights, beta=-scale, alpha=-1)
-        return d if r.ndim == 1 and d.dtype == r.dtype else d.to(r.dtype).view(r.shape)
-
-    def _multiply(self, r: Tensor) -> None:
-        """Compute the products of all pairs with r."""
-        flat = r if r.ndim == 1 else r.reshape(-1)
-        self.r, self.flat = r, flat if flat.dtype == self.dtype else flat.to(self.dtype)
-        self.products = torch.mv(self._pairs()[0], self.flat).tolist()
-
-    def _pairs(self) -> tuple[Tensor, Tensor]:
-        """The rows in use, and their transpose."""
-        key = self.size, self.end
-        if key not in self.views:
-            pairs = self.rows[2 * (self.end - self.size) : 2 * self.end]
-            self.views[key] = pairs, pairs.T
-        return self.views[key]
-
-    def _drop_oldest(self) -> None:
-        self.size -= 1
-        del self.s_y[0], self.younger[0], self.older[0], self.y_y[0], self.products[:2]
-        for older, y_y in zip(self.older, self.y_y, strict=True):
-            del older[0], y_y[0]
+            self.row[-1].copy_(r if self.flat else r.reshape(-1))
+            self.r, self.with_r = r, torch.mv(self.rows, self.row[-1]).tolist()
+        with_r, with_s, with_y = self.with_r, self.with_s, self.with_y
+        i = self.order[-1]
+        scale = with_y[i][2 * i] / with_y[i][2 * i + 1]
+        # What is still 0 leaves out the older pairs in the first loop, the younger in the second.
+        a = [0.0] * (self.memory + 1)
+        for i in reversed(self.order):
+            a[i] = (with_r[2 * i] - sum(map(mul, a, with_s[i]))) / with_s[i][i]
+        d = [0.0] * len(self.row)
+        d[1::2] = [scale * a_i for a_i in a]
+        for i in self.order:
+            y_q = scale * with_r[2 * i + 1] - sum(map(mul, d, with_y[i]))
+            d[2 * i] = y_q / with_s[i][i] - a[i]
+        d[-1] = -scale
+        self.coefficients[:] = array("d", d)
+        weights = self.weights.to(self.rows) if self.converts else self.weights
+        product = torch.mv(self.columns, weights)
+        return product if self.fits else product.to(r.dtype).view(r.shape)
