@@ -121,8 +121,8 @@ class _Kernels:
     def __init__(self, D: Tensor, x: Tensor) -> None:
         self.D, self.x = D, x
         self.d, self.grad, self.r = (torch.rand_like(x) for _ in range(3))
-        self.rows = torch.rand(30, x.numel())
-        self.weights = torch.rand(14)
+        self.rows = torch.rand(17, x.numel())
+        self.weights = torch.rand(17)
         self.k = 0
 
     def proximal_gradient(self) -> tuple[Tensor, Tensor]:
@@ -148,14 +148,12 @@ class _Kernels:
     def panoc(self) -> None:
         """The same and a direction from seven pairs."""
         x, r_x = self.proximal_gradient()
-        flat, y = r_x.view(-1), (r_x - self.r).view(-1)
-        torch.dot(y, y).item(), torch.dot(y, self.d.view(-1)).item()
-        self.k = (self.k + 1) % 8
-        self.rows[2 * self.k + 14].copy_(self.d.view(-1))
-        self.rows[2 * self.k + 15].copy_(y)
-        low, pairs = flat.float(), self.rows[2 * self.k : 2 * self.k + 14]
-        torch.mv(pairs, low).tolist()
-        torch.addmv(low, pairs.T, self.weights).double().view(x.shape)
+        self.k = (self.k + 2) % 16
+        self.rows[self.k].copy_(self.d.view(-1))
+        self.rows[self.k + 1].copy_((r_x - self.r).view(-1))
+        self.rows[-1].copy_(r_x.view(-1))
+        torch.mm(self.rows[self.k + 1 :: 15 - self.k], self.rows.T).tolist()
+        torch.mv(self.rows.T, self.weights).double().view(x.shape)
         self.r = r_x
 
 
