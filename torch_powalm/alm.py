@@ -1,29 +1,25 @@
-"""The outer loop: the inexact power augmented Lagrangian method (paper, Algorithm 1)."""
+"""power_alm: the inexact power augmented Lagrangian method (paper, Algorithm 1)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_powalm.certificate import Certified, certify
 from torch_powalm.dual import DualState
-from torch_powalm.outlook import Budget, Outlook
-from torch_powalm.problem import Problem, Subproblem
+from torch_powalm.outer import OuterLoop
+from torch_powalm.outlook import Budget
+from torch_powalm.problem import Problem
 from torch_powalm.progress import ProgressBar
-from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
-from torch_powalm.solvers import PANOC, Solver, run
+from torch_powalm.result import OuterRecord, Solution, Status
+from torch_powalm.solvers import PANOC, Solver
 from torch_powalm.start import first_penalty, first_point, start_dual
-from torch_powalm.tolerance import Tolerance
 
 _OMEGA = 3.0  # growth of β where the violation has not fallen to
 _SUFFICIENT = 0.25  # of the last one
-_FALLS = 1e-9, 1e-12  # of ψ that count as progress: with a tolerance of ours, with the user's λ
-_RESCUE = 100.0  # growth of β after a subproblem without a minimiser
 
 
 @torch.no_grad()
@@ -118,100 +114,26 @@ def power_alm(
     )
     at = problem.oracle.at(x)
     start_dual(dual, problem, at, y_1, state)
-    point = certify(problem, dual, at, eps_phi, eps_A)
-    tolerance = Tolerance(lam, dual, point.residuals.stationarity, eps_phi)
+    loop = OuterLoop(problem, dual, at, solver, lam, eps_phi, eps_A, max_inner, max_idle, budget)
     if state is not None:
-        tolerance.value = state["tol"]
-    outlook = Outlook(problem, point, dual.beta, eps_phi, eps_A, max_inner)
-    records, status = Records(), None
+        loop.tolerance.value = state["tol"]
 
     bar = ProgressBar(progress, eps_phi, eps_A)
     try:
-        while status is None:
-            psi = Subproblem(problem, dual, at, fall=_FALLS[lam is not None], max_idle=max_idle)
-            inner = run(
-                _at_penalty(solver, dual.beta),
-                psi,
-                problem.g,
-                x,
-                tol=tolerance.value,
-                max_iter=max_inner,
-                stop=_either(psi.has_failed, budget.used_up),
-            )
-            if psi.starves():
-                inner = replace(inner, status=Status.STALLED)
-            at_inner = problem.oracle.at(inner.x)
-            point = certify(problem, dual, at_inner, eps_phi, eps_A)
-            if psi.falls_forever():
-                step = dual.update(at_inner.r, hold=_RESCUE)
-                status = outlook.see_divergence(point)
-            else:
-                x, at = inner.x, at_inner
-                violation = max(point.residuals.primal, dual.residual_norm(at.r)) / eps_A
-                step = dual.update(at.r, hold=tolerance.hold(violation, inner, nu))
-                status = outlook.see(point, step, dual.beta, inner.status)
-            tolerance.follow(dual)
-            records.append(_record(step, point, inner, budget))
-            bar.show(records[-1])
-            if callback is not None and callback(records[-1], x) is True:
-                status = status or Status.INTERRUPTED
-            if inner.status is Status.INTERRUPTED:
-                status = status or Status.INTERRUPTED
-            if status is None and (restored := outlook.way_out(point)) is not None:
-                x, at = restored.x, problem.oracle.at(restored.x)
-                if not restored.feasible:
-                    status = Status.INFEASIBLE
-                    outlook.best = certify(problem, dual, at, eps_phi, eps_A)
-            if status is None and budget.used_up():
-                status = Status.BUDGET
-            if status is None and len(records) == max_outer:
-                status = Status.MAX_OUTER
+        while loop.status is None:
+            record = loop.advance()
+            bar.show(record)
+            if callback is not None and callback(record, loop.at.x) is True:
+                loop.end(Status.INTERRUPTED)
+            loop.leave_a_trap()
+            if budget.used_up():
+                loop.end(Status.BUDGET)
+            if len(loop.records) == max_outer:
+                loop.end(Status.MAX_OUTER)
     except KeyboardInterrupt:
-        status = Status.INTERRUPTED
+        loop.status = Status.INTERRUPTED
     bar.close()
-    best, spent = outlook.best, budget.spent
-    return Solution(
-        x=best.x,
-        y=best.y,
-        status=outlook.end(status),
-        residuals=best.residuals,
-        objective=best.objective,
-        records=records,
-        function_calls=spent.function,
-        gradient_calls=spent.gradient,
-        constraint_calls=spent.constraint,
-        seconds=budget.seconds,
-        state={"x": x, "tol": tolerance.value, **dual.state_dict()},
-    )
-
-
-def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:
-    spent = budget.spent
-    return OuterRecord(
-        k=step.k,
-        primal_residual=point.residuals.primal,
-        dual_residual=point.residuals.dual,
-        objective=point.objective,
-        beta=step.beta,
-        sigma=step.sigma,
-        y_norm=step.y_norm,
-        inner_iterations=inner.iterations,
-        inner_status=inner.status,
-        function_calls=spent.function,
-        gradient_calls=spent.gradient,
-        seconds=budget.seconds,
-        multiplier=point.multiplier,
-    )
-
-
-def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: one() or other()
-
-
-def _at_penalty(solver: Solver | Callable[[float], Solver] | None, beta: float) -> Solver:
-    if solver is None:
-        return PANOC()
-    return solver if hasattr(solver, "iterate") else solver(beta)
+    return loop.solution()
 
 
 def _check(
