@@ -15,26 +15,29 @@ from experiments.benchmarks import (
     robust,
     ruler,
     scaling,
+    tasks,
+    watch,
 )
 from experiments.benchmarks.peers import ours
+from experiments.benchmarks.rows import write
 from experiments.problems.deterministic import qp
 from torch_powalm import Problem, power_alm, prox
 
 
-def small_tasks() -> dict[str, ruler.Task]:
+def small_tasks() -> dict[str, watch.Task]:
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(30, 10, generator=generator).softmax(1)
     return {
-        "gevp": deterministic.gevp(0, n=12),
-        "qp": deterministic.qp(0, n=12, m=3),
-        "clustering": deterministic.clustering(0, points, 1e-2, r=4, s=3),
+        "gevp": tasks.gevp(0, n=12),
+        "qp": tasks.qp(0, n=12, m=3),
+        "clustering": tasks.clustering(0, points, 1e-2, r=4, s=3),
     }
 
 
 @pytest.mark.parametrize("name", ["gevp", "qp", "clustering"])
 @pytest.mark.parametrize("autograd", [False, True])
 def test_ours_passes_the_ruler(name: str, autograd: bool) -> None:
-    outcome = ruler.run(ours.solve, small_tasks()[name], 30.0, autograd=autograd)
+    outcome = watch.run(ours.solve, small_tasks()[name], 30.0, autograd=autograd)
     assert outcome.reached
     assert outcome.measured is not None
     assert outcome.measured.multiplier == "own"
@@ -67,16 +70,16 @@ def test_a_method_that_fails_is_a_row_and_not_an_exception() -> None:
         raise ValueError("no")
 
     def refuses(*args: object) -> ruler.Answer:
-        raise ruler.UnsuitedError("too large")
+        raise watch.UnsuitedError("too large")
 
-    def idles(problem: object, x: torch.Tensor, eps: float, watch: ruler.Watch) -> ruler.Answer:
+    def idles(problem: object, x: torch.Tensor, eps: float, clock: watch.Watch) -> ruler.Answer:
         while True:
-            watch.check(x)
+            clock.check(x)
 
     task = small_tasks()["qp"]
-    assert ruler.run(fails, task, 1.0, autograd=True).status == "error: ValueError: no"
-    assert ruler.run(refuses, task, 1.0, autograd=True).status == "cannot: too large"
-    outcome = ruler.run(idles, task, 0.1, autograd=True)
+    assert watch.run(fails, task, 1.0, autograd=True).status == "error: ValueError: no"
+    assert watch.run(refuses, task, 1.0, autograd=True).status == "cannot: too large"
+    outcome = watch.run(idles, task, 0.1, autograd=True)
     assert outcome.status == "time-out"
     assert outcome.measured is not None
 
@@ -93,12 +96,12 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
     module = peers.load(name)
     if isinstance(module, str):
         pytest.skip(module)
-    deterministic.warm_up()  # an interrupt within torch's own imports would leave them broken
+    watch.warm_up()  # an interrupt within torch's own imports would leave them broken
     task = small_tasks()["qp"]
     for settings in module.METHODS.values():
         autograd = "hand" not in module.ORACLES
         arguments = next(iter(settings.values()))
-        outcome = ruler.run(module.solve, task, 1.0, autograd=autograd, **arguments)
+        outcome = watch.run(module.solve, task, 1.0, autograd=autograd, **arguments)
         assert outcome.measured is not None or outcome.status == "time-out"
         assert not outcome.status.startswith("error"), outcome.status
 
@@ -106,22 +109,22 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
     installed = [name for name in ("alpaqa", "scipy") if not isinstance(peers.load(name), str)]
-    plan = deterministic.Plan(lambda seed: deterministic.gevp(seed, n=12), 2, 1, 5.0, 2.0, 5.0)
+    plan = tasks.Plan(lambda seed: tasks.gevp(seed, n=12), 2, 1, 5.0, 2.0, 5.0)
     rows = deterministic.trials(plan, (), [*installed, "does_not_exist"])
     rows += deterministic.finals(plan, rows, installed)
     for row in rows:
         row["task"] = "GEVP n=500"
     results = tmp_path / "benchmarks"
-    deterministic.write(results / "deterministic.csv", rows)
+    write(results / "deterministic.csv", rows)
     found = robust.compare(
         1, 1, robust.FAMILIES, (1.0,), tuple(name for name in installed if name == "alpaqa")
     )
     own = [row["own_status"] for row in found if row["method"] == "ours ν = 1"]
     assert own.count("converged") >= len(own) - 1
-    deterministic.write(results / "robust.csv", found, robust.COLUMNS)
+    write(results / "robust.csv", found, robust.COLUMNS)
     sizes = scaling.clusters(30, 10, 1) + scaling.clusters(60, 10, 1)
     sizes += scaling.constraints(10, 2) + scaling.constraints(20, 2)
-    deterministic.write(results / "scaling.csv", sizes, scaling.COLUMNS)
+    write(results / "scaling.csv", sizes, scaling.COLUMNS)
     header = ["case", "method", "ratio_to_floor", "first_quartile", "third_quartile"]
     with (tmp_path / "overhead.csv").open("w", newline="") as file:
         lines = [["a", name, "1.0", "1.0", "1.0"] for name in ("floor", "ours nu=1", "cooper")]

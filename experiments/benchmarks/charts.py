@@ -11,8 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from experiments.benchmarks.deterministic import REFERENCE, Row, plans, read
 from experiments.benchmarks.requirements import finals, medians
+from experiments.benchmarks.rows import REFERENCE, Row, read
+from experiments.benchmarks.tasks import plans
 
 OURS, OTHER = "#d55e00", "#4d4d4d"
 STYLES = ("-", "--", "-.", ":")

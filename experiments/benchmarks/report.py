@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.benchmarks import charts, peers
-from experiments.benchmarks.deterministic import RESULTS, Row, plans, read
 from experiments.benchmarks.requirements import answers, at_lowest, finals, key_of, medians
 from experiments.benchmarks.robust import FAMILIES
+from experiments.benchmarks.rows import RESULTS, Row, read
 from experiments.benchmarks.scaling import slope
 from experiments.benchmarks.summary import ten_lines, two
+from experiments.benchmarks.tasks import plans
 from experiments.tables import MISSING, markdown
 
 REPORT = Path(__file__).parent.parent / "BENCHMARKS.md"

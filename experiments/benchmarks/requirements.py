@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from experiments import paper
-from experiments.benchmarks.deterministic import REFERENCE, Row
+from experiments.benchmarks.rows import REFERENCE, Row
 from experiments.benchmarks.scaling import slope
 
 GEVP, QP, SMALL, LARGE = "GEVP n=500", "QP n=100", "clustering n=200", "clustering n=1000"

@@ -26,9 +26,11 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks import peers
-from experiments.benchmarks.deterministic import FIRST, RESULTS, Row, read, warm_up, write
 from experiments.benchmarks.machine import write_machine
-from experiments.benchmarks.ruler import Answer, Outcome, Task, Watch, run
+from experiments.benchmarks.rows import RESULTS, Row, read, write
+from experiments.benchmarks.ruler import Answer
+from experiments.benchmarks.tasks import FIRST
+from experiments.benchmarks.watch import Outcome, Task, Watch, run, warm_up
 from experiments.progress import track
 from torch_powalm import Problem, Solution, power_alm, prox
 

@@ -1,4 +1,4 @@
-"""One ruler for every method: how good a point is, and what it took to find it.
+"""One ruler for every method: how good a point is.
 
 A point is moved into dom g first. Then
 
@@ -10,18 +10,8 @@ best ones by least squares: LSMR over the coordinates on which ∂g(x) is a poin
 ball as one more unknown), then L-BFGS-B on the exact distance, y ≥ 0 for inequalities and y = 0
 where they are inactive. Methods that leave coordinates next to a bound instead of on it are
 measured a second time with these on the bound, and keep the better result.
-
-Evaluations are those of `Problem.oracle`: with a hand-written oracle f and ∇f are one call. Methods
-without a test of their own are stopped at the first point they show that passes; the time of these
-checks is not counted.
 """
 
-import gc
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,27 +24,6 @@ from torch_powalm import Problem, prox
 
 NEAR = 1e-6  # coordinates that are so near to a bound may be put on it
 ACTIVE = 1e-2  # inequalities that are so near to 0 may have multipliers
-GRACE = 1.3  # a method is interrupted after this many times its budget
-
-
-class Task(NamedTuple):
-    """A problem to be solved.
-
-    Args:
-        name: as in the tables.
-        seed: of the instance.
-        x_1: start.
-        eps: tolerance of both residuals.
-        plain: builds the problem from functions that autograd differentiates.
-        by_hand: builds it from hand-written oracles; None if there are none.
-    """
-
-    name: str
-    seed: int
-    x_1: Tensor
-    eps: float
-    plain: Callable[[], Problem]
-    by_hand: Callable[[], Problem] | None = None
 
 
 class Answer(NamedTuple):
@@ -71,151 +40,6 @@ class Measured(NamedTuple):
     dual: float
     objective: float
     multiplier: str
-
-
-class Outcome(NamedTuple):
-    """One run: how it ended, what the ruler says, what it took.
-
-    Args:
-        status: "reached", "not reached", "time-out", "cannot: …" or "error: …".
-        measured: None where there is no point.
-        function_calls: evaluations of f.
-        gradient_calls: evaluations of ∇f.
-        wall: seconds.
-        cpu: seconds of this process.
-    """
-
-    status: str
-    measured: Measured | None
-    function_calls: int
-    gradient_calls: int
-    wall: float
-    cpu: float
-
-    @property
-    def reached(self) -> bool:
-        """Whether the ruler's residuals hold."""
-        return self.status == "reached"
-
-
-class UnsuitedError(Exception):
-    """Raised by a method that cannot express a problem, with the reason."""
-
-
-class _Over(BaseException):  # not an Exception: some methods catch all of these
-    """The run ends here: the time is up, or the point passes."""
-
-
-class Watch:
-    """The clock of a run, and the test for methods that have none.
-
-    Args:
-        task: what is solved.
-        budget: seconds of CPU time, which others on the machine do not change.
-    """
-
-    def __init__(self, task: Task, budget: float) -> None:
-        self.task, self.budget = task, budget
-        self.judge = (task.by_hand or task.plain)()
-        self.best: Answer | None = None
-        self.wall = self.cpu = 0.0
-        self._paused = 0.0
-        self._runs = False
-
-    def start(self) -> None:
-        """Start the clock."""
-        self._runs = True
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-    def stop(self) -> None:
-        """Add what has passed; nothing where it is stopped already."""
-        if self._runs:
-            self.wall += time.perf_counter() - self._wall
-            self.cpu += time.process_time() - self._cpu
-        self._runs = False
-
-    @property
-    def left(self) -> float:
-        """Seconds left."""
-        return self.budget - self.cpu - (time.process_time() - self._cpu)
-
-    def check(self, x: Tensor, y: Tensor | None = None) -> None:
-        """End the run if the time is up or x passes; costs nothing on the clock.
-
-        Where checks take a third of the time of the run some are left out.
-        """
-        self.stop()
-        start = time.process_time()
-        self.best = Answer(x.detach().clone(), y)
-        if self.cpu > self.budget:
-            raise _Over
-        if self._paused <= 0.5 + 0.3 * self.cpu:
-            with torch.no_grad():
-                inside = self.judge.g.prox(self.best.x, 1.0)
-                r = self.judge.violation(self.judge.oracle.at(inside))
-            if torch.linalg.vector_norm(r).item() <= self.task.eps:
-                found = measure(self.judge, self.best, self.task.eps)
-                if max(found.primal, found.dual) <= self.task.eps:
-                    raise _Over
-        self._paused += time.process_time() - start
-        self.start()
-
-
-Solve = Callable[..., Answer]
-
-
-def run(solve: Solve, task: Task, budget: float, *, autograd: bool, **settings: Any) -> Outcome:
-    """Run a method on a task and measure what it returns.
-
-    Args:
-        solve: the method, called with (problem, x_1, eps, watch, **settings).
-        task: the problem.
-        budget: seconds of CPU time.
-        autograd: give it the plain functions, also where there are hand-written oracles.
-        settings: of the method.
-    """
-    if autograd or task.by_hand is None:
-        problem = task.plain()
-    else:
-        problem = task.by_hand()
-    gc.collect()
-    watch, status, answer = Watch(task, budget), "not reached", None
-    watch.start()
-    try:
-        with _interrupt(GRACE * budget + 2):
-            answer = solve(problem, task.x_1.clone(), task.eps, watch, **settings)
-        watch.stop()
-    except _Over:
-        watch.stop()
-        answer = watch.best
-    except UnsuitedError as reason:
-        return Outcome(f"cannot: {reason}", None, 0, 0, 0.0, 0.0)
-    except Exception as error:
-        watch.stop()
-        status, answer = f"error: {type(error).__name__}: {_first_line(error)}", watch.best
-    measured = measure(watch.judge, answer, task.eps) if answer is not None else None
-    if measured is not None and max(measured.primal, measured.dual) <= task.eps:
-        status = "reached"
-    elif watch.cpu >= budget:
-        status = "time-out"
-    calls = problem.oracle.calls
-    return Outcome(status, measured, calls.function, calls.gradient, watch.wall, watch.cpu)
-
-
-@contextmanager
-def _interrupt(seconds: float) -> Iterator[None]:
-    """Interrupt code that does not look at the clock."""
-
-    def over(number: int, frame: FrameType | None) -> None:
-        raise _Over
-
-    before = signal.signal(signal.SIGPROF, over)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def measure(problem: Problem, answer: Answer, eps: float) -> Measured:
@@ -374,7 +198,3 @@ def _on_bounds(g: prox.Proximable, x: Tensor) -> Tensor:
 
 def _on_sphere(g: prox.NonNegativeBall, x: Tensor) -> bool:
     return torch.linalg.vector_norm(x).item() >= g.radius * (1 - 1e-12)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")[:100]

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.benchmarks.deterministic import RESULTS, Row, write
 from experiments.benchmarks.machine import write_machine
+from experiments.benchmarks.rows import RESULTS, Row, write
 from experiments.benchmarks.training_steps import EPOCH, floor, ours
 from experiments.benchmarks.training_tasks import Signs
 from experiments.problems import deterministic

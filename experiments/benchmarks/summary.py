@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from experiments.benchmarks import charts
-from experiments.benchmarks.deterministic import REFERENCE, Row, plans
 from experiments.benchmarks.requirements import at_lowest, best_peer, label, own
+from experiments.benchmarks.rows import REFERENCE, Row
+from experiments.benchmarks.tasks import plans
 from experiments.tables import MISSING
 
 ORACLES = {"hand": "hand-written oracles", "autograd": "autograd"}

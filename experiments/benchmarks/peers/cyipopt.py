@@ -12,7 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from experiments.benchmarks.peers.flat import Flat
-from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from experiments.benchmarks.ruler import Answer
+from experiments.benchmarks.watch import UnsuitedError, Watch
 from torch_powalm import Problem, prox
 
 PACKAGE = "cyipopt"

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from experiments.benchmarks.peers.torch_native import Step, Values, evaluate, trainer
-from experiments.benchmarks.ruler import UnsuitedError
+from experiments.benchmarks.watch import UnsuitedError
 from torch_powalm import Problem
 
 PACKAGE = "mdmm"

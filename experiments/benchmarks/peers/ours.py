@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.benchmarks.ruler import Answer, Watch
+from experiments.benchmarks.ruler import Answer
+from experiments.benchmarks.watch import Watch
 from torch_powalm import Problem, power_alm
 
 PACKAGE = "torch-powalm"

@@ -18,7 +18,8 @@ import pbalm
 import torch
 from torch import Tensor
 
-from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from experiments.benchmarks.ruler import Answer
+from experiments.benchmarks.watch import UnsuitedError, Watch
 from experiments.problems.deterministic import Linear, Quadratic, RowSums, Sphere, Spread
 from torch_powalm import Problem, prox
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks.peers.torch_native import evaluate
-from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from experiments.benchmarks.ruler import Answer
+from experiments.benchmarks.watch import UnsuitedError, Watch
 from torch_powalm import Problem, prox
 
 with warnings.catch_warnings():

@@ -14,7 +14,8 @@ from scipy.optimize import BFGS, Bounds, NonlinearConstraint, minimize
 from torch import Tensor
 
 from experiments.benchmarks.peers.flat import Flat
-from experiments.benchmarks.ruler import Answer, UnsuitedError, Watch
+from experiments.benchmarks.ruler import Answer
+from experiments.benchmarks.watch import UnsuitedError, Watch
 from torch_powalm import Problem, prox
 
 PACKAGE = "scipy"

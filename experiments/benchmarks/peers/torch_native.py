@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from experiments.benchmarks.ruler import Watch
+from experiments.benchmarks.watch import Watch
 from torch_powalm import Problem
 
 EVERY = 20  # steps between two looks of the ruler

@@ -1,0 +1,120 @@
+"""The deterministic tasks: the paper's problems on instances that chose no default of ours."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from experiments import features
+from experiments.benchmarks.watch import Task
+from experiments.data.images import Source
+from experiments.problems import deterministic
+from torch_powalm import Problem
+
+SMALL = "clustering n=200"
+START = 5.36e-4  # of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
+FIRST = 100  # seed of the first instance: the defaults of power_alm were chosen with seeds below
+
+
+class Plan(NamedTuple):
+    """How a task is run.
+
+    Args:
+        instances: builds the task of a number, from 0 on.
+        seeds: how many.
+        rounds: of short runs.
+        budget: seconds of a run.
+        trial: seconds of a run of the grid.
+        slow: seconds from which a trial is not run again, but stands for the final.
+        settings: the task whose trials choose the settings, instead of its own.
+        oracles: the kinds that methods with both of them run with.
+    """
+
+    instances: Callable[[int], Task]
+    seeds: int
+    rounds: int
+    budget: float
+    trial: float
+    slow: float
+    settings: str = ""
+    oracles: tuple[str, ...] = ("hand", "autograd")
+
+
+def gevp(seed: int, n: int = 500) -> Task:
+    """Minimise ½ xᵀCx on the sphere."""
+    problem, x_1 = deterministic.gevp(seed, n)
+    Q = problem.oracle.f_by_hand.Q
+
+    def plain() -> Problem:
+        return Problem(lambda x: 0.5 * (x @ (Q @ x)), equality=lambda x: (x @ x - 1).reshape(1))
+
+    return Task(f"GEVP n={n}", seed, x_1, 1e-3, plain, lambda: deterministic.gevp(seed, n)[0])
+
+
+def qp(seed: int, n: int = 100, m: int = 20) -> Task:
+    """Nonconvex QP."""
+    problem, x_1 = deterministic.qp(seed, n, m)
+    f, c = problem.oracle.f_by_hand, problem.oracle.blocks[0][1]
+
+    def plain() -> Problem:
+        return Problem(
+            lambda x: 0.5 * (x @ (f.Q @ x)) + f.q @ x,
+            equality=lambda x: c.C @ x - c.b,
+            g=problem.g,
+        )
+
+    by_hand = deterministic.qp(seed, n, m)[0]
+    return Task(f"QP n={n}", seed, x_1, 1e-3, plain, lambda: _again(by_hand))
+
+
+def clustering(seed: int, points: Tensor, scale: float, r: int = 20, s: int = 10) -> Task:
+    """Clustering of points."""
+    problem, x_1 = deterministic.clustering(points, seed, r, s, scale)
+    D = problem.oracle.f_by_hand.doubled / 2
+
+    def plain() -> Problem:
+        return Problem(
+            lambda X: (X * (D @ X)).sum(), equality=lambda X: X @ X.sum(0) - 1, g=problem.g
+        )
+
+    name = f"clustering n={len(points)}"
+    return Task(name, seed, x_1, 1e-4, plain, lambda: _again(problem))
+
+
+def _again(problem: Problem) -> Problem:
+    """The same problem with counters of its own."""
+    constraint = problem.oracle.constraints["equality"]
+    return Problem(problem.oracle.f_by_hand, equality=constraint, g=problem.g)
+
+
+def probabilities(root: str | None, cache: str = "outputs/features") -> Tensor:
+    """Real features: the class probabilities of 1,000 test images of MNIST."""
+    found = features.extract(
+        Source("mnist", root), features.Training(), cache, n=1000, seed=0, progress=False
+    )
+    return torch.from_numpy(found.outputs).softmax(1)
+
+
+def plans(root: str | None) -> dict[str, Plan]:
+    """The tasks by name."""
+    points: list[Tensor] = []
+
+    def images() -> Tensor:
+        if not points:
+            points.append(probabilities(root))
+        return points[0]
+
+    def small(k: int) -> Task:
+        """Other images in every instance, and none of the first 200."""
+        return clustering(FIRST + k, images()[200 * (k + 1) : 200 * (k + 2)], 1e-3)
+
+    def large(k: int) -> Task:
+        return clustering(FIRST + k, images(), START)
+
+    return {
+        "GEVP n=500": Plan(lambda k: gevp(FIRST + k), 3, 5, 30.0, 6.0, 1.0),
+        "QP n=100": Plan(lambda k: qp(FIRST + k), 10, 1, 30.0, 10.0, 3.0),
+        SMALL: Plan(small, 4, 1, 30.0, 10.0, 3.0),
+        "clustering n=1000": Plan(large, 3, 1, 120.0, 40.0, 120.0, SMALL, ("hand",)),
+    }
