@@ -8,7 +8,8 @@ import shutil
 import pytest
 import torch
 
-from experiments.benchmarks.crashes import Killer, crash, finish, same, train_lightning
+from experiments.benchmarks.crashes import crash, finish, same
+from experiments.benchmarks.killable import Killer, train_lightning
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 
-from experiments.benchmarks.crashes import SAMPLES, Net
+from experiments.benchmarks.classifier import SAMPLES, Net
 from torch_powalm.lightning import PowerALMCallback
 
 WINDOWS, PROBE = 10, 20  # a plain step follows every so many
