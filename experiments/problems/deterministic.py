@@ -17,9 +17,9 @@ class Quadratic:
     q: Tensor
 
     def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
-        """Value ½⟨x, (Qx + q) + q⟩ and Qx + q."""
-        grad = torch.addmv(self.q, self.Q, x)
-        return 0.5 * torch.dot(x, grad + self.q).item(), grad
+        """Value and Qx + q."""
+        Qx = self.Q @ x
+        return 0.5 * torch.dot(x, Qx).item() + torch.dot(self.q, x).item(), Qx + self.q
 
 
 @dataclass(frozen=True)
