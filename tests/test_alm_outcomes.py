@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -348,21 +350,106 @@ def test_what_the_functions_return_is_checked(parts: dict[str, Any], message: st
         ({"max_gradients": 0}, "max_gradients must be positive, got 0"),
         ({"max_seconds": -1.0}, r"max_seconds must be positive, got -1\.0"),
         ({"nu": 1.5}, r"nu must be in \(0, 1\], got 1\.5"),
+        ({"nu": 200.0}, r"nu must be in \(0, 1\], got 200\.0"),
+        ({"nu": "a"}, "nu must be a number, got 'a'"),
+        ({"nu": None}, "nu must be a number, got None"),
+        ({"eps_phi": "1"}, "eps_phi must be a number, got '1'"),
+        ({"lam": "1"}, "lam must be a number, got '1'"),
+        ({"omega": 0.5}, r"omega must be at least 1 and finite, got 0\.5"),
+        ({"beta_max": -1.0}, r"beta_max must be positive, got -1\.0"),
+        ({"sufficient_decrease": 0.0}, r"sufficient_decrease must be None or in .*, got 0\.0"),
+        ({"callback": 3}, "callback must be callable, got 3"),
         ({"sigma": "fast"}, "sigma must be 'penalty' or 'paper', got 'fast'"),
         ({"solver": solvers.PANOC}, "solver must be a solver or a function of beta, got <class"),
         ({"solver": "PANOC"}, "solver must be a solver or a function of beta, got 'PANOC'"),
-        ({"y_1": vector(1)}, r"y_1 must have shape \(2,\), got \(1,\)"),
-        ({"y_1": vector(1, torch.nan)}, "y_1 must be finite, got nan"),
         ({"x_1": vector(0, 0, torch.inf, 0)}, "x_1 must be finite, got inf"),
         ({"x_1": torch.arange(4)}, "x_1 must have a floating-point dtype, got torch.int64"),
         ({"x_1": [0.0]}, r"x_1 must be a tensor, got \[0\.0\]"),
+        ({"x_1": vector()}, r"x_1 must have at least one entry, got shape \(0,\)"),
         ({"colour": 1}, "unexpected keyword argument 'colour'"),
     ],
 )
 def test_wrong_settings_raise_before_any_work(settings: dict[str, Any], message: str) -> None:
-    settings = {"x_1": KNOWN.x_1, **settings}
+    settings, before = {"x_1": KNOWN.x_1, **settings}, replace(KNOWN.problem.oracle.calls)
     with pytest.raises((TypeError, ValueError), match=message):
         power_alm(KNOWN.problem, settings.pop("x_1"), **settings)
+    assert KNOWN.problem.oracle.calls == before
+
+
+STATE = {"y": vector(0, 0), "beta": 1.0, "k": 1, "start_norm": 1.0, "last_norm": 1.0, "tol": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"y_1": vector(1)}, r"y_1 must have shape \(2,\), got \(1,\)"),
+        ({"y_1": vector(1, torch.nan)}, "y_1 must be finite, got nan"),
+        ({"y_1": [0.0]}, r"y_1 must be a tensor, got \[0\.0\]"),
+        ({"y_1": vector(0, 0), "state": STATE}, "y_1 must be None where state is given"),
+        ({"state": {}}, r"state must be that of a Solution, got none of its \['y', 'beta'"),
+        ({"state": {**STATE, "y": vector(1)}}, r"state must have y of shape \(2,\), got \(1,\)"),
+        ({"state": {**STATE, "beta": math.nan}}, "must have a positive and finite beta, got nan"),
+        ({"solver": lambda beta: None}, "solver must be a function of beta that returns a solver"),
+    ],
+)
+def test_what_does_not_fit_the_problem_raises(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        power_alm(KNOWN.problem, KNOWN.x_1, **settings)
+
+
+def test_something_else_than_a_problem_raises() -> None:
+    with pytest.raises(TypeError, match="problem must be a Problem, got 3"):
+        power_alm(3, KNOWN.x_1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("solver", [solvers.PANOC(), solvers.AcceleratedGradient()])
+def test_a_certificate_that_is_not_a_number_is_none(solver: solvers.Solver) -> None:
+    # The prox hits the minimiser 0, where ∇‖x‖ is 0/0.
+    problem = Problem(
+        lambda x: x.square().sum().sqrt(), equality=lambda x: x[:1] - x[1:2], g=prox.L1(1.0)
+    )
+    solution = power_alm(problem, vector(1, 2, 3), solver=solver)
+    assert solution.status in (Status.NOT_FINITE, Status.STALLED)
+    assert math.isfinite(solution.residuals.dual)
+
+
+def test_functions_so_small_that_squares_vanish_raise_nothing() -> None:
+    n, scale = 5000, 1e-18
+    d = torch.linspace(1, 10, n, dtype=torch.float64)
+    a = torch.ones_like(d) / n**0.5
+    problem = Problem(
+        lambda x: scale * (d * (x - 2).square()).sum(),
+        equality=lambda x: scale * (a @ x - 1).reshape(1),
+    )
+    x_1 = torch.rand(n, generator=torch.Generator().manual_seed(0)).to(d)
+    solution = power_alm(problem, x_1, eps_phi=1e-3 * scale, eps_A=1e-3 * scale, max_gradients=500)
+    assert solution.x.isfinite().all()
+
+
+def test_the_time_of_a_run_bounds_its_search_for_a_feasible_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    def slow(x: Tensor) -> Tensor:
+        nonlocal now
+        now += 0.1
+        last = 1 + 0.1 * x.square().sum().reshape(1)
+        return torch.cat([100 * (x[1:] - x[:-1] ** 2), 1 - x[:-1], last])
+
+    monkeypatch.setattr("torch_powalm.outlook.Budget.seconds", property(lambda self: now))
+    x_1 = -torch.rand(40, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    solution = power_alm(Problem(lambda x: x.sum(), equality=slow), x_1, max_seconds=33.0)
+    assert solution.status is Status.BUDGET
+    assert now <= 40.0
+
+
+def test_an_interrupt_after_the_end_does_not_change_the_status() -> None:
+    def stop(record: OuterRecord, x: Tensor) -> None:
+        if record.primal_residual <= 1e-4 and record.dual_residual <= 1e-4:
+            raise KeyboardInterrupt
+
+    assert power_alm(KNOWN.problem, KNOWN.x_1, callback=stop).status is Status.CONVERGED
 
 
 def test_multipliers_of_inequalities_must_not_be_negative() -> None:

@@ -269,6 +269,12 @@ def test_lbfgs_equals_the_two_loop_recursion(memory, shape, rtol):
         x = x_next
 
 
+def test_lbfgs_refuses_a_pair_whose_squares_vanish():
+    lbfgs = LBFGS(torch.zeros(3), 4)
+    lbfgs.update(torch.ones(3), torch.zeros(3), torch.full((3,), 1e-25))
+    assert lbfgs.size == 0
+
+
 # Backtracks included: UPFAG makes 3 calls per iteration without them.
 @pytest.mark.parametrize(
     ("name", "per_iteration"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_powalm.dual import DualState
+from torch_powalm.dual import DualState, check_numbers
 from torch_powalm.outer import OuterLoop
 from torch_powalm.outlook import Budget
 from torch_powalm.problem import Problem
@@ -94,17 +95,17 @@ def power_alm(
 
     Reference: Bodard, Oikonomidis, Laude, Patrinos 2025, Algorithm 1.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, got {problem!r}")
+    if not (callback is None or callable(callback)):
+        raise TypeError(f"callback must be callable, got {callback!r}")
     _check(lam, solver, eps_phi, eps_A, max_outer, max_inner, max_idle, max_gradients, max_seconds)
     if omega is None:
-        omega, sufficient_decrease = _OMEGA, sufficient_decrease or _SUFFICIENT
-    budget = Budget(problem.oracle.calls, max_gradients, max_seconds)
-    x = first_point(problem, x_1)
-    if beta_1 is None:
-        stiff = solver is None or isinstance(solver, PANOC)
-        beta_1 = first_penalty(problem, x, nu, stiff=stiff)
-    dual = DualState(
+        omega = _OMEGA
+        sufficient_decrease = _SUFFICIENT if sufficient_decrease is None else sufficient_decrease
+    dual_state = partial(
+        DualState,
         nu=nu,
-        beta_1=beta_1,
         omega=omega,
         sigma=sigma,
         sigma_1=sigma_1,
@@ -112,7 +113,13 @@ def power_alm(
         y_max=y_max,
         sufficient_decrease=sufficient_decrease,
     )
-    at = problem.oracle.at(x)
+    dual_state(beta_1=min(1.0, beta_max) if beta_1 is None else beta_1)  # raises before any work
+    budget = Budget(problem.oracle.calls, max_gradients, max_seconds)
+    x = first_point(problem, x_1)
+    if beta_1 is None:
+        stiff = solver is None or isinstance(solver, PANOC)
+        beta_1 = first_penalty(problem, x, nu, stiff=stiff)
+    dual, at = dual_state(beta_1=beta_1), problem.oracle.at(x)
     start_dual(dual, problem, at, y_1, state)
     loop = OuterLoop(problem, dual, at, solver, lam, eps_phi, eps_A, max_inner, max_idle, budget)
     if state is not None:
@@ -128,11 +135,12 @@ def power_alm(
             loop.leave_a_trap()
             if budget.used_up():
                 loop.end(Status.BUDGET)
-            if len(loop.records) == max_outer:
+            if len(loop.records) >= max_outer:
                 loop.end(Status.MAX_OUTER)
     except KeyboardInterrupt:
-        loop.status = Status.INTERRUPTED
-    bar.close()
+        loop.end(Status.INTERRUPTED)
+    finally:
+        bar.close()
     return loop.solution()
 
 
@@ -151,6 +159,10 @@ def _check(
         solver is None or callable(solver) or hasattr(solver, "iterate")
     ):
         raise TypeError(f"solver must be a solver or a function of beta, got {solver!r}")
+    check_numbers(eps_phi=eps_phi, eps_A=eps_A, max_outer=max_outer, max_inner=max_inner)
+    bounds = {"max_idle": max_idle, "max_gradients": max_gradients, "max_seconds": max_seconds}
+    given = {name: value for name, value in {"lam": lam, **bounds}.items() if value is not None}
+    check_numbers(**given)
     for name, value in ("eps_phi", eps_phi), ("eps_A", eps_A), ("lam", lam):
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")

@@ -54,8 +54,14 @@ class DualState:
         y_max: float,
         sufficient_decrease: float | None,
     ) -> None:
+        check_numbers(nu=nu, beta_1=beta_1, omega=omega, beta_max=beta_max)
+        check_numbers(y_max=y_max, sigma_1=sigma_1)
+        if sufficient_decrease is not None:
+            check_numbers(sufficient_decrease=sufficient_decrease)
         if not 0 < nu <= 1:
             raise ValueError(f"nu must be in (0, 1], got {nu!r}")
+        if not beta_max > 0:
+            raise ValueError(f"beta_max must be positive, got {beta_max!r}")
         if not 0 < beta_1 < math.inf:
             raise ValueError(f"beta_1 must be positive and finite, got {beta_1!r}")
         if not 1 <= omega < math.inf:
@@ -227,6 +233,13 @@ class DualState:
                 r_g = eliminate_slack(r_g, lower, 1 / c if c > 0 else 1.0)
             pieces.append(r_g)
         return pieces
+
+
+def check_numbers(**values: float) -> None:
+    """Raise where an argument is not a number."""
+    for name, value in values.items():
+        if not hasattr(value, "__float__"):
+            raise TypeError(f"{name} must be a number, got {value!r}")
 
 
 def _joint_norm(pieces: Sequence[Tensor]) -> float:

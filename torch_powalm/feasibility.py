@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -51,7 +52,12 @@ def is_stuck(problem: Problem, x: Tensor, length: float) -> bool:
 
 @torch.no_grad()
 def restore(
-    problem: Problem, x: Tensor, length: float, eps_A: float, max_iter: int
+    problem: Problem,
+    x: Tensor,
+    length: float,
+    eps_A: float,
+    max_iter: int,
+    used_up: Callable[[], bool] = lambda: False,
 ) -> Restored | None:
     """Minimise the violation alone, from beside x, so that a saddle point does not hold it.
 
@@ -67,7 +73,7 @@ def restore(
         start,
         tol=1e-8 * float(torch.linalg.vector_norm(grad)) or 1e-300,
         max_iter=max_iter,
-        stop=lambda: half_square.lowest <= 0.5 * eps_A**2,
+        stop=lambda: half_square.lowest <= 0.5 * eps_A**2 or used_up(),
     )
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt

@@ -53,7 +53,7 @@ class OuterLoop:
         self.max_inner, self.max_idle, self.budget = max_inner, max_idle, budget
         self.point = self._certify(at)  # the last one measured
         self.tolerance = Tolerance(lam, dual, self.point.residuals.stationarity, eps_phi)
-        self.outlook = Outlook(problem, self.point, dual.beta, eps_phi, eps_A, max_inner)
+        self.outlook = Outlook(problem, self.point, dual.beta, eps_phi, eps_A, max_inner, budget)
         self.records = Records()
         self.status: Status | None = None  # None while it goes on
 
@@ -127,7 +127,12 @@ class OuterLoop:
 def _at_penalty(solver: Solver | Callable[[float], Solver] | None, beta: float) -> Solver:
     if solver is None:
         return PANOC()
-    return solver if hasattr(solver, "iterate") else solver(beta)
+    if hasattr(solver, "iterate"):
+        return solver
+    found = solver(beta)
+    if not hasattr(found, "iterate"):
+        raise TypeError(f"solver must be a function of beta that returns a solver, got {found!r}")
+    return found
 
 
 def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:

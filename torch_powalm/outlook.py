@@ -74,6 +74,7 @@ class Outlook:
         eps_phi: tolerance of the dual residual.
         eps_A: tolerance of the primal residual.
         max_inner: bound on the iterations of a search for a feasible point.
+        budget: of the run, and of this search.
     """
 
     def __init__(
@@ -84,8 +85,9 @@ class Outlook:
         eps_phi: float,
         eps_A: float,
         max_inner: int,
+        budget: Budget,
     ) -> None:
-        self.problem, self.best = problem, best
+        self.problem, self.best, self.budget = problem, best, budget
         self.eps_phi, self.eps_A, self.max_inner = eps_phi, eps_A, max_inner
         self.length = float(torch.linalg.vector_norm(best.x)) or 1.0  # of a typical x
         # The smallest merit but for that of the start, which a run may leave far behind before it
@@ -156,9 +158,13 @@ class Outlook:
             if self.waiting < self.suspicion:
                 return None
             self.suspicion, self.waiting = 2 * self.suspicion, 0
-        found = restore(self.problem, point.x, self.length, self.eps_A, self.max_inner)
+        found = restore(
+            self.problem, point.x, self.length, self.eps_A, self.max_inner, self.budget.used_up
+        )
         return found if found is not None and (stuck or not found.feasible) else None
 
     def _merit(self, point: Certified) -> float:
-        residuals = point.residuals
-        return max(residuals.primal / self.eps_A, residuals.dual / self.eps_phi)
+        primal, dual = point.residuals.primal, point.residuals.dual
+        if not (math.isfinite(primal) and math.isfinite(dual)):
+            return math.inf  # max would pass over a nan
+        return max(primal / self.eps_A, dual / self.eps_phi)

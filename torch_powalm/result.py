@@ -59,7 +59,7 @@ class TrainingResiduals(NamedTuple):
 
 
 class Status(Enum):
-    """How a run ended; a run of an inner solver has the first five."""
+    """How a run ended; a run of an inner solver has the first five, or INTERRUPTED."""
 
     CONVERGED = "converged"
     MAX_ITER = "max_iter"
@@ -80,7 +80,7 @@ class InnerResult:
         x: the point; within dom g whenever the start is or one iteration was made.
         residual: ‖v‖ for some v ∈ ∂(ψ + g)(x); measured at x also when the run did not converge.
         iterations: iterations of the solver.
-        status: CONVERGED, MAX_ITER, BUDGET, STALLED or NOT_FINITE.
+        status: CONVERGED, MAX_ITER, BUDGET, STALLED, NOT_FINITE or INTERRUPTED.
     """
 
     x: Tensor

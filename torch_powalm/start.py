@@ -26,6 +26,8 @@ def first_point(problem: Problem, x_1: Tensor) -> Tensor:
     """A copy of x_1, projected onto dom g, where f and the constraints have passed their checks."""
     if not isinstance(x_1, Tensor):
         raise TypeError(f"x_1 must be a tensor, got {x_1!r}")
+    if x_1.numel() == 0:
+        raise ValueError(f"x_1 must have at least one entry, got shape {tuple(x_1.shape)}")
     if not x_1.is_floating_point():
         raise TypeError(f"x_1 must have a floating-point dtype, got {x_1.dtype}")
     if not x_1.isfinite().all():
@@ -87,6 +89,10 @@ def start_dual(
     r, inequality = at.r, problem.inequality(at)
     dual.start(r, inequality)
     if y_1 is not None:
+        if not isinstance(y_1, Tensor):
+            raise TypeError(f"y_1 must be a tensor, got {y_1!r}")
+        if state is not None:
+            raise ValueError(f"y_1 must be None where state is given, got {y_1!r}")
         if y_1.shape != r.shape:
             raise ValueError(f"y_1 must have shape {tuple(r.shape)}, got {tuple(y_1.shape)}")
         if not y_1.isfinite().all():
@@ -96,4 +102,12 @@ def start_dual(
             raise ValueError(f"y_1 must be nonnegative for inequalities, got {smallest!r}")
         dual.load_state_dict({**dual.state_dict(), "y": y_1.to(r)})
     if state is not None:
-        dual.load_state_dict(state)
+        missing = [name for name in (*dual.state_dict(), "tol") if name not in state]
+        if missing:
+            raise ValueError(f"state must be that of a Solution, got none of its {missing}")
+        if state["y"].shape != r.shape:
+            shapes = tuple(r.shape), tuple(state["y"].shape)
+            raise ValueError("state must have y of shape {}, got {}".format(*shapes))
+        if not 0 < state["beta"] < math.inf:
+            raise ValueError(f"state must have a positive and finite beta, got {state['beta']!r}")
+        dual.load_state_dict({**state, "y": state["y"].to(r)})

@@ -100,7 +100,7 @@ def run(
             last = iterate
             if iterate.certified and iterate.residual <= tol:
                 return InnerResult(iterate.x, iterate.residual, iterations, Status.CONVERGED)
-            if iterations == max_iter:
+            if iterations >= max_iter:
                 status = Status.MAX_ITER
                 break
             if stop is not None and stop():

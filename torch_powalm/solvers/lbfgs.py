@@ -70,7 +70,7 @@ class LBFGS:
         self.row[-1].copy_(r_next if self.flat else r_next.reshape(-1))
         with_y, self.with_r = torch.mm(self.newest[i], self.columns).tolist()
         self.r = r_next
-        if not 1e-12 * with_y[2 * i + 1] < with_y[2 * i] < math.inf:
+        if not 0 < 1e-12 * with_y[2 * i + 1] < with_y[2 * i] < math.inf:
             self.rows[2 * i : 2 * i + 2] = 0.0  # what is not finite counts even with a weight of 0
             return
         if len(self.order) == self.memory:

@@ -125,7 +125,7 @@ def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Sear
     margin = rounding(at.x, at.psi_x)
     while at.step > shortest:
         psi_z, grad_z = psi.value_and_grad(at.z)
-        distance_sq = at.step**2 * at.r_sq
+        distance_sq = at.step * at.step * at.r_sq
         if under_model(psi_z, at.psi_x, at.slope, distance_sq, at.step / _SAFETY, margin):
             s = at.z - at.x
             at_next = prox_step(g, at.z, psi_z, grad_z, at.step)
