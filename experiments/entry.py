@@ -56,6 +56,9 @@ def run(main: Callable[[], None]) -> None:
         if FULL_ERROR:
             raise
         _end(error)
+    except KeyboardInterrupt:
+        print("interrupted: what was not finished is not kept", file=sys.stderr)
+        sys.exit(130)
 
 
 def _end(error: BaseException) -> NoReturn:

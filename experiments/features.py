@@ -93,6 +93,7 @@ def extract(
         seed: fixes the weights, the order of the batches and the choice of images.
         progress: draw a progress bar.
     """
+    data.check_root()  # also where the features are there already
     settings = {"dataset": data.dataset, "part": data.part, "n": n, "seed": seed}
     settings["training"] = asdict(training)
     folder = Path(cache) / f"{data.dataset}-{records.digest(settings)}"

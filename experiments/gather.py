@@ -30,7 +30,7 @@ def main() -> None:
         "--keep", type=Path, help="copy the records there instead, small enough to commit"
     )
     args = parser.parse_args()
-    runs = records.read(args.folder)
+    runs = [run for run in records.read(args.folder) if "case" in run.config]  # trainings have none
     if not runs:
         print(f"error: {args.folder} holds no finished run", file=sys.stderr)
         sys.exit(2)

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments import entry, records
 from experiments.problems.instances import Instance
-from torch_powalm import Solution
+from torch_powalm import Solution, Status
 
 
 @hydra.main(version_base="1.3", config_path=entry.CONFIGS, config_name="solve")
@@ -32,9 +32,13 @@ def main(cfg: DictConfig) -> None:
     if records.finished(folder, config):
         print(f"{folder}: finished before")
         return
+    if cfg.threads < 1:
+        raise ValueError(f"threads must be at least 1, got {cfg.threads!r}")
     torch.set_num_threads(cfg.threads)
     instance = instantiate(cfg.problem)
     solution = instantiate(cfg.alm)(instance.problem, instance.x_1)
+    if solution.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt  # a record would count as finished
     run = {
         "status": solution.status.value,
         "seed": cfg.seed,

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from hydra.utils import get_method
 from omegaconf import OmegaConf
 from torchvision import datasets
 
+import torch_powalm
 from experiments import claims, clusters, entry, features, gather, records, report, solve, tables
 from experiments.data import images
 from experiments.records import Run
@@ -170,7 +172,9 @@ def test_another_seed_gives_another_record(finished, tmp_path):
         (["experiment=gevp", "nu=1.5"], r"nu must be in \(0, 1\], got 1.5"),
         (["experiment=gevp", "nu=abc"], "nu must be a number, got 'abc'"),
         (["experiment=gevp", "problem.n=abc"], "n must be a number, got 'abc'"),
+        (["experiment=gevp", "nu=null"], "nu must be a number, got None"),
         (["experiment=gevp", "n=0"], "n must be at least 1, got 0"),
+        (["experiment=gevp", "threads=0"], "threads must be at least 1, got 0"),
         (["experiment=qp_double", "problem.m=101"], r"m must be in \[1, n = 100\], got 101"),
         (["experiment=nothing"], "Could not find 'experiment/nothing'"),
         (["nuu=1"], "Could not override 'nuu'"),
@@ -196,6 +200,7 @@ def test_bad_input_ends_in_one_line_and_exit_code_2(overrides, message, tmp_path
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("data.root=nowhere", r"data.root must hold MNIST/raw, got 'nowhere'; [^\n]*"),
         ("problem.r=2", r"r must be in \[s = 3, n = 40\], got 2"),
         ("problem.r=41", r"r must be in \[s = 3, n = 40\], got 41"),
         ("problem.s=0", r"s must be in \[1, n = 40\], got 0"),
@@ -222,12 +227,33 @@ def test_a_failed_job_does_not_stop_its_sweep(tmp_path, capsys):
     assert [run.config["nu"] for run in records.read(tmp_path)] == [0.8]
 
 
+def test_a_run_that_is_interrupted_is_not_kept(tmp_path, monkeypatch, capsys):
+    def interrupted(*args, **settings):
+        return torch_powalm.alm.power_alm(*args, **settings, callback=lambda record, x: True)
+
+    monkeypatch.setattr(torch_powalm, "power_alm", interrupted)
+    with pytest.raises(SystemExit) as end:
+        call(solve, *tiny("qp_double", tmp_path))
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted: what was not finished is not kept\n"
+    assert records.read(tmp_path) == []
+
+
 def test_other_errors_keep_their_traceback(monkeypatch):
     def broken():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         entry.run(broken)
+
+
+def test_gathering_leaves_trainings_out(tmp_path, monkeypatch, capsys):
+    training = next((ROOT / "experiments" / "results" / "training").rglob("run.json")).parent
+    shutil.copytree(training, tmp_path / "training")
+    monkeypatch.setattr(sys, "argv", ["gather", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        gather.main()
+    assert capsys.readouterr().err == f"error: {tmp_path} holds no finished run\n"
 
 
 def test_gathering_nothing_is_an_error(tmp_path, monkeypatch, capsys):

@@ -49,8 +49,19 @@ class Source:
         """Which images these are, wherever they lie."""
         return "sample" if self.root is None else "complete"
 
+    def check_root(self) -> None:
+        """Raise where there is no folder to read from."""
+        name = NAMES[self.dataset]
+        if self.root is None or self.download or (Path(self.root) / name / "raw").is_dir():
+            return
+        raise FileNotFoundError(
+            f"data.root must hold {name}/raw, got {self.root!r}; data.download=true fetches it, "
+            "data.root=null takes the carried sample"
+        )
+
     def load(self) -> Images:
         """The images."""
+        self.check_root()
         if self.root is None:
             return _sample(self.dataset)
         return _complete(NAMES[self.dataset], Path(self.root), self.download)
@@ -81,11 +92,6 @@ def _complete(name: str, root: Path, download: bool) -> Images:
     folder = root / name / "raw"
     if download:
         _fetch(kind, root)
-    elif not folder.is_dir():
-        raise FileNotFoundError(
-            f"data.root must hold {name}/raw, got {str(root)!r}; data.download=true fetches it, "
-            "data.root=null takes the carried sample"
-        )
     for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         path = folder / f"{part}-ubyte"
         if not path.is_file():
