@@ -113,8 +113,8 @@ def plans(root: str | None) -> dict[str, Plan]:
         return clustering(FIRST + k, images(), START)
 
     return {
-        "GEVP n=500": Plan(lambda k: gevp(FIRST + k), 3, 5, 30.0, 6.0, 1.0),
-        "QP n=100": Plan(lambda k: qp(FIRST + k), 10, 1, 30.0, 10.0, 3.0),
+        "GEVP n=500": Plan(lambda k: gevp(FIRST + k), 3, 5, 30.0, 30.0, 1.0),
+        "QP n=100": Plan(lambda k: qp(FIRST + k), 10, 1, 30.0, 30.0, 3.0),
         SMALL: Plan(small, 4, 1, 30.0, 10.0, 3.0),
         "clustering n=1000": Plan(large, 3, 1, 120.0, 40.0, 120.0, SMALL, ("hand",)),
     }
