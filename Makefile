@@ -59,6 +59,7 @@ train: $(VENV)/benchmarks
 # carried images. One hour and more: failures of peers run until their time is up.
 BENCHMARKS := $(BIN)/python -m experiments.benchmarks
 bench: $(VENV)/benchmarks
+	-$(BIN)/uv pip install --quiet --python $(BIN)/python cyipopt
 	$(BENCHMARKS).overhead
 	$(BENCHMARKS).deterministic $(if $(DATA),--root $(DATA))
 	$(BENCHMARKS).robust

@@ -14,8 +14,9 @@ from matplotlib.ticker import NullFormatter
 from experiments.benchmarks.requirements import finals, medians
 from experiments.benchmarks.rows import REFERENCE, Row, read
 from experiments.benchmarks.tasks import plans
+from experiments.figures import colour
 
-OURS, OTHER = "#d55e00", "#4d4d4d"
+OTHER, GRAYS = "0.55", ("0.35", "0.55", "0.75")  # of peers: colours belong to the powers ν
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -24,6 +25,7 @@ def draw(results: Path) -> None:
     deterministic(read(results / "deterministic.csv"), results / "deterministic.png")
     profiles(read(results / "robust.csv"), results / "robust.png")
     scaling(read(results / "scaling.csv"), results / "scaling.png")
+    overhead(read(results.parent / "overhead.csv"), results / "overhead.png")
 
 
 def deterministic(rows: Sequence[Row], path: Path) -> None:
@@ -43,11 +45,11 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
     )
     for axis, task in zip(axes[0], tasks, strict=True):
         for (method, oracle, _), values in found[task].items():
-            colour = OURS if method.startswith("ours") else OTHER
-            face = colour if oracle == "hand" else "none"
+            shade = _colour(method, OTHER)
+            face = shade if oracle == "hand" else "none"
             shift = 0.13 if oracle == "hand" else -0.13
             place = names.index(method) + shift
-            axis.plot(values["cpu_ratio"], place, "o", color=colour, markerfacecolor=face)
+            axis.plot(values["cpu_ratio"], place, "o", color=shade, markerfacecolor=face)
         axis.axvline(1.0, color="0.8", zorder=0)
         axis.set_xscale("log")
         low, high = axis.get_xlim()
@@ -119,8 +121,8 @@ def _profile(
             where="post",
             label=method,
             linewidth=2.2 if ours else 1.1,
-            linestyle=STYLES[(i // 8) % 4] if not ours else "-",
-            color=(OURS if method == REFERENCE else "#0072b2") if ours else f"C{i + 2}",
+            linestyle="-" if ours else STYLES[i // len(GRAYS) % len(STYLES)],
+            color=_colour(method, GRAYS[i % len(GRAYS)]),
         )
     axis.set_xscale("log")
     axis.set_xlim(1.0, largest)
@@ -134,15 +136,16 @@ def scaling(rows: Sequence[Row], path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     left = ("µs per gradient call", "µs of the product with D", "µs beside the product")
     for axis, names in ((axes[0], left), (axes[1], ("MB of a solve",))):
-        for name in names:
-            axis.loglog(*_points(rows, name), marker="o", label=name)
+        for i, name in enumerate(names):
+            axis.loglog(*_points(rows, name), marker="osD"[i], color=GRAYS[i], label=name)
         axis.set_xlabel("points n of the clustering, r = 20")
         sizes = _points(rows, names[0])[0]
         axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.legend(frameon=False)
     for name in ("floor", "ours ν = 1", "ours ν = 0.7"):
-        axes[2].loglog(*_points(rows, f"{name}, µs per step"), marker="o", label=name)
+        points = _points(rows, f"{name}, µs per step")
+        axes[2].loglog(*points, marker="o", color=_colour(name, OTHER), label=name)
     axes[2].set_xlabel("constraints m of the training")
     axes[2].set_ylabel("µs per step")
     axes[2].legend(frameon=False)
@@ -150,6 +153,40 @@ def scaling(rows: Sequence[Row], path: Path) -> None:
     axes[1].set_ylabel("MB beside D and X")
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def overhead(rows: Sequence[Row], path: Path) -> None:
+    """Time of a training step over that of one written by hand, with quartiles, by case."""
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    if not cases:
+        return
+    names = list(dict.fromkeys(row["method"] for row in rows))[::-1]
+    figure, axes = plt.subplots(
+        1, len(cases), figsize=(3.2 * len(cases), 2.9), sharey=True, squeeze=False
+    )
+    for axis, case in zip(axes[0], cases, strict=True):
+        for row in rows:
+            if row["case"] == case:
+                columns = ("first_quartile", "ratio_to_floor", "third_quartile")
+                low, middle, high = (float(row[column]) for column in columns)
+                place, shade = names.index(row["method"]), _colour(row["method"], OTHER)
+                axis.plot([low, high], [place, place], color=shade)
+                axis.plot(middle, place, "o", color=shade)
+        axis.axvline(1.0, color="0.8", zorder=0)
+        axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_title(case.replace(", ", ",\n", 1), fontsize=9)
+        axis.set_xlabel("time of a step / floor")
+        axis.grid(axis="y", color="0.92")
+    axes[0][0].set_yticks(range(len(names)), names)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _colour(method: str, other: str) -> str:
+    """That of its ν for ours, else the other."""
+    return colour(float(method.split("=")[1])) if method.startswith("ours") else other
 
 
 def _points(rows: Sequence[Row], quantity: str) -> tuple[list[float], list[float]]:

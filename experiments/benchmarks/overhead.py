@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from experiments.benchmarks.machine import write_machine
 from experiments.benchmarks.training_steps import (
     EPOCH,
     Step,
@@ -122,6 +123,7 @@ def main() -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["case", "method", "ratio_to_floor", "first_quartile", "third_quartile"])
         writer.writerows(rows)
+    write_machine(args.output.parent / "benchmarks" / "overhead.json")
 
     print("| case | " + " | ".join(METHODS) + " |\n|" + "---|" * (len(METHODS) + 1))
     for case in CASES:

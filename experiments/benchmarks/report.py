@@ -8,9 +8,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.benchmarks import charts, peers
+from experiments.benchmarks import charts
 from experiments.benchmarks.requirements import answers, at_lowest, finals, key_of, medians
-from experiments.benchmarks.robust import FAMILIES
+from experiments.benchmarks.robust import BUDGET, FAMILIES
 from experiments.benchmarks.rows import RESULTS, Row, read
 from experiments.benchmarks.scaling import slope
 from experiments.benchmarks.summary import ten_lines, two
@@ -46,6 +46,7 @@ def text(results: Path) -> str:
         "## What was asked, and whether it holds\n",
         markdown(answers(rows, robust, sizes)),
         "## Deterministic problems\n",
+        budgets(),
     ]
     for name in plans(None):
         if any(row["task"] == name for row in rows):
@@ -57,7 +58,9 @@ def text(results: Path) -> str:
         "![robust](results/benchmarks/robust.png)\n",
         "Performance profiles (Dolan and Moré): the share of the problems that a method solves "
         "within so many times the cost of the best method on each. Peers run on one scaling of "
-        "every seed.\n",
+        "every seed, with their recommended settings, alpaqa's also with a balanced penalty, and "
+        f"have {BUDGET['peer']:g} s of CPU time (ours {BUDGET['ours']:g} s, of which it needed at "
+        f"most {longest(robust):.1f}).\n",
         "## Scaling\n",
         markdown(scaling(sizes)),
         slopes(sizes),
@@ -65,10 +68,27 @@ def text(results: Path) -> str:
         "## Training overhead\n",
         "Time of a step over that of the hand-written augmented Lagrangian, median over rounds.\n",
         markdown(training(overhead)),
+        "![overhead](results/benchmarks/overhead.png)\n",
         "## Machine and versions\n",
         machine(results),
     ]
     return "\n".join(parts)
+
+
+def budgets() -> str:
+    """How long the runs may take, and which settings they have."""
+    trial = ", ".join(f"{plan.trial:g} s ({name})" for name, plan in plans(None).items())
+    return (
+        f"CPU time of a setting in the trials: {trial}; in the finals as much or more. A peer that "
+        "is slow in its trial is not run on the other instances. The settings for n=1000 are those "
+        "that were best with n=200.\n"
+    )
+
+
+def longest(robust: Sequence[Row]) -> float:
+    """CPU time of our slowest run on the random problems."""
+    own = [float(row["cpu"]) for row in robust if row["method"].startswith("ours")]
+    return max(own, default=0.0)
 
 
 def methods(rows: Sequence[Row], task: str) -> list[dict[str, str]]:
@@ -113,21 +133,11 @@ def failures(rows: Sequence[Row], task: str) -> str:
             f"- {method}: {best['status']} ({len(of)} settings); nearest with "
             f"“{best['setting']}”: ‖A‖ {best['primal']}, dual {best['dual']}"
         )
-    absent = _not_run(tried)
+    of_task = {row["method"] for row in rows if row["task"] == task}
+    absent = dict.fromkeys(row["method"] for row in rows if row["method"] not in of_task)
     if absent:
         lines.append(f"- not run: {', '.join(absent)}")
     return ("Not solved in the trials:\n\n" + "\n".join(lines) + "\n") if lines else ""
-
-
-def _not_run(tried: Sequence[Row]) -> list[str]:
-    """Peers without a row."""
-    seen = {row["method"] for row in tried}
-    absent = []
-    for name in peers.PEERS:
-        module = peers.load(name)
-        names = {name} if isinstance(module, str) else set(module.METHODS)
-        absent += sorted(names) if not names & seen else []
-    return absent
 
 
 def families(robust: Sequence[Row]) -> list[dict[str, str]]:
@@ -157,7 +167,9 @@ def scaling(sizes: Sequence[Row]) -> list[dict[str, str]]:
 def slopes(sizes: Sequence[Row]) -> str:
     """Exponents of the growth."""
     found = []
-    for quantity in dict.fromkeys(row["quantity"] for row in sizes if "µs" in row["quantity"]):
+    grows = [row["quantity"] for row in sizes if row["quantity"].startswith("MB")]
+    grows += [row["quantity"] for row in sizes if "µs" in row["quantity"]]
+    for quantity in dict.fromkeys(grows):
         of = [row for row in sizes if row["quantity"] == quantity]
         points = [float(row["size"]) for row in of], [float(row["value"]) for row in of]
         largest = points[0][-3:], points[1][-3:]

@@ -3,6 +3,9 @@
 Recommended: Ipopt's defaults with `hessian_approximation` limited-memory, since no second
 derivatives are given. Tuned: the adaptive rule of the barrier parameter. The dense Jacobian is made
 in one batch; the ball of the clustering is one more inequality.
+
+Not in the `benchmarks` extra: it is built from source and needs Ipopt and its pkg-config file,
+without which the whole extra would not install. `make bench` tries, and goes on without it.
 """
 
 from typing import Any
