@@ -168,12 +168,15 @@ def overhead(rows: Sequence[Row], path: Path) -> None:
         for row in rows:
             if row["case"] == case:
                 columns = ("first_quartile", "ratio_to_floor", "third_quartile")
-                low, middle, high = (float(row[column]) for column in columns)
+                first, middle, third = (float(row[column]) for column in columns)
                 place, shade = names.index(row["method"]), _colour(row["method"], OTHER)
-                axis.plot([low, high], [place, place], color=shade)
+                axis.plot([first, third], [place, place], color=shade)
                 axis.plot(middle, place, "o", color=shade)
         axis.axvline(1.0, color="0.8", zorder=0)
         axis.set_xscale("log")
+        low, high = axis.get_xlim()
+        ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8) if low <= tick <= high]
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_title(case.replace(", ", ",\n", 1), fontsize=9)
         axis.set_xlabel("time of a step / floor")
