@@ -19,7 +19,7 @@ from experiments.benchmarks import (
     watch,
 )
 from experiments.benchmarks.peers import ours
-from experiments.benchmarks.rows import write
+from experiments.benchmarks.rows import RESULTS, write
 from experiments.problems.deterministic import qp
 from torch_powalm import Problem, power_alm, prox
 
@@ -147,3 +147,7 @@ def test_a_profile_gives_every_part_its_share() -> None:
     assert sum(found.values()) == pytest.approx(1.0)
     assert set(profile.PARTS.values()) <= set(found)
     assert found["L-BFGS: pairs and direction"] > found["driver of the inner solver"]
+
+
+def test_the_report_is_what_the_committed_results_say() -> None:
+    assert report.REPORT.read_text() == report.text(RESULTS)
