@@ -137,6 +137,17 @@ def test_hopeless_problems_end_in_their_status(name: str) -> None:
         assert torch.allclose(solution.x, known.x, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("name", "solver", "nu"), [*product(HOPELESS, SOLVERS, [0.6, 1.0])])
+def test_hopeless_problems_end_with_every_solver(name: str, solver: str, nu: float) -> None:
+    known = HOPELESS[name]
+    solution = power_alm(
+        known.problem, known.x_1, nu=nu, solver=SOLVERS[solver][0], max_gradients=2000
+    )
+    assert not solution.converged
+    assert solution.x.isfinite().all()
+    assert math.isfinite(solution.residuals.primal)
+
+
 def random_qp() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     Q, q, M, b, x = (

@@ -246,6 +246,9 @@ def test_records_print_and_convert(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0]["k"] == 1
     assert rows[-1]["inner_status"] == "converged"
     assert len(str(solution.records).splitlines()) == len(rows) + 1
+    frame = solution.records.to_dataframe()
+    assert list(frame.columns) == list(rows[0])
+    assert frame["primal_residual"].tolist() == [row["primal_residual"] for row in rows]
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError):
         solution.records.to_dataframe()
