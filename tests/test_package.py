@@ -52,10 +52,10 @@ ALLOWED = {
     "start": {"dual", "feasibility", "functional", "oracle", "problem"},
     "outlook": {"certificate", "feasibility", "oracle", "problem", "result"},
     "tolerance": {"dual", "result"},
-    "alm": {
-        *("certificate", "dual", "feasibility", "oracle", "outlook"),
-        *("problem", "progress", "result", "solvers", "start", "tolerance"),
+    "outer": {
+        *("certificate", "dual", "oracle", "outlook", "problem", "result", "solvers", "tolerance"),
     },
+    "alm": {"dual", "outer", "outlook", "problem", "progress", "result", "solvers", "start"},
 }
 
 
