@@ -50,13 +50,8 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
             shift = 0.13 if oracle == "hand" else -0.13
             place = names.index(method) + shift
             axis.plot(values["cpu_ratio"], place, "o", color=shade, markerfacecolor=face)
-        axis.axvline(1.0, color="0.8", zorder=0)
-        axis.set_xscale("log")
-        low, high = axis.get_xlim()
+        low, high = _ratio_axis(axis, f"{task}\nCPU time / {REFERENCE}")
         axis.set_xlim(min(low, 0.09), max(high, 11.0))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_xlabel(f"{task}\nCPU time / {REFERENCE}")
-        axis.grid(axis="y", color="0.92")
     axes[0][0].set_yticks(range(len(names)), names)
     marks = [
         axes[0][-1].plot([], [], "o", color=OTHER, markerfacecolor=face, label=label)[0]
@@ -162,7 +157,12 @@ def overhead(rows: Sequence[Row], path: Path) -> None:
         return
     names = list(dict.fromkeys(row["method"] for row in rows))[::-1]
     figure, axes = plt.subplots(
-        1, len(cases), figsize=(3.2 * len(cases), 2.9), sharey=True, squeeze=False
+        1,
+        len(cases),
+        figsize=(3.2 * len(cases), 2.9),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for axis, case in zip(axes[0], cases, strict=True):
         for row in rows:
@@ -172,19 +172,23 @@ def overhead(rows: Sequence[Row], path: Path) -> None:
                 place, shade = names.index(row["method"]), _colour(row["method"], OTHER)
                 axis.plot([first, third], [place, place], color=shade)
                 axis.plot(middle, place, "o", color=shade)
-        axis.axvline(1.0, color="0.8", zorder=0)
-        axis.set_xscale("log")
-        low, high = axis.get_xlim()
+        low, high = _ratio_axis(axis, "time of a step / floor")
         ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8) if low <= tick <= high]
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_title(case.replace(", ", ",\n", 1), fontsize=9)
-        axis.set_xlabel("time of a step / floor")
-        axis.grid(axis="y", color="0.92")
     axes[0][0].set_yticks(range(len(names)), names)
-    figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _ratio_axis(axis: Axes, label: str) -> tuple[float, float]:
+    """Ratios to 1 on a log axis, one line for each method; its limits."""
+    axis.axvline(1.0, color="0.8", zorder=0)
+    axis.set_xscale("log")
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel(label)
+    axis.grid(axis="y", color="0.92")
+    return axis.get_xlim()
 
 
 def _colour(method: str, other: str) -> str:

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 
 from experiments.benchmarks.classifier import BATCHES
-from experiments.benchmarks.killable import EPOCHS, EVERY, TRAIN, Killer
+from experiments.benchmarks.killable import EPOCHS, EVERY, TRAIN, train
 from experiments.progress import track
 
 RESULTS = Path(__file__).parent.parent / "results" / "crashes.csv"
@@ -50,11 +49,8 @@ def run(kind: str, folder: Path, kill: str, rank: int) -> None:
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     if kind != "ddp":
-        moment, number = kill.split(":")
-        TRAIN[kind](folder, Killer(folder, moment, int(number), rank))
+        train(kind, folder, kill, rank)
         return
     # Lightning starts the second rank by the same command; the pipe ends when both have ended.
     command = [sys.executable, "-m", "experiments.benchmarks.killable", kind, str(folder)]

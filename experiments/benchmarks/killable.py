@@ -198,6 +198,14 @@ TRAIN: dict[str, Callable[[Path, Killer], None]] = {
 }
 
 
+def train(kind: str, folder: Path, kill: str, rank: int) -> None:
+    """One training in this process, in one thread, that kills itself at "MOMENT:NUMBER"."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    moment, number = kill.split(":")
+    TRAIN[kind](folder, Killer(folder, moment, int(number), rank))
+
+
 def main() -> None:
     """One training."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -206,10 +214,7 @@ def main() -> None:
     parser.add_argument("--kill", default="never:0")
     parser.add_argument("--rank", type=int, default=0)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    moment, number = args.kill.split(":")
-    TRAIN[args.kind](args.folder, Killer(args.folder, moment, int(number), args.rank))
+    train(args.kind, args.folder, args.kill, args.rank)
 
 
 if __name__ == "__main__":
