@@ -175,25 +175,32 @@ def warm_up() -> None:
     """Have torch import what its optimizers import at their first step: seconds."""
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([x])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     x.sum().backward()
     optimizer.step()
-    torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
+    scheduler.step()
 
 
 @contextmanager
 def _interrupt(seconds: float) -> Iterator[None]:
-    """Interrupt code that does not look at the clock."""
+    """Interrupt code that does not look at the clock after some seconds of CPU time.
 
-    def over(number: int, frame: FrameType | None) -> None:
-        raise _Over
+    A timer of the wall clock asks for the CPU time: while a timer of the CPU clock runs, Linux
+    renews that clock at its ticks only, and the pauses of a watch would be counted in part.
+    """
+    end = time.process_time() + seconds
 
-    before = signal.signal(signal.SIGPROF, over)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    def look(number: int, frame: FrameType | None) -> None:
+        if time.process_time() > end:
+            raise _Over
+
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _first_line(error: Exception) -> str:

@@ -55,7 +55,7 @@ def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: An
         cu=np.zeros(rows),
     )
     settings = {"hessian_approximation": "limited-memory", "print_level": 0, "sb": "yes"}
-    settings |= {"tol": 1e-2 * eps, "max_iter": 10_000, "max_wall_time": watch.left}
+    settings |= {"tol": 1e-2 * eps, "max_iter": 10_000, "max_cpu_time": watch.left}
     for name, value in (settings | options).items():
         nlp.add_option(name, value)
     x, _ = nlp.solve(flat.x_1)
