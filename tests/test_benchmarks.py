@@ -109,8 +109,8 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
     installed = [name for name in ("alpaqa", "scipy") if not isinstance(peers.load(name), str)]
-    plan = tasks.Plan(lambda seed: tasks.gevp(seed, n=12), 2, 1, 5.0, 2.0, 5.0)
-    rows = deterministic.trials(plan, (), [*installed, "does_not_exist"])
+    plan = tasks.Plan(lambda seed: tasks.gevp(seed, n=12), 2, 1, 5.0, 2.0)
+    rows = deterministic.trials(plan, [*installed, "does_not_exist"])
     rows += deterministic.finals(plan, rows, installed)
     for row in rows:
         row["task"] = "GEVP n=500"

@@ -4,11 +4,10 @@
 
 One process, one thread. Trials: every setting of every peer on the first instance of a task.
 Finals: the recommended settings and the best of the grid, where they reached the tolerances, on all
-instances, in rounds that rotate the order where runs are short; of slow ones the trial stands. On
-the clustering with n = 1000 the settings are those that were best with n = 200. Ours runs with its
-defaults, which were chosen on other instances than these. A ratio is the median over rounds of
-(method / ours with ν = 1 and the same kind of oracle in that round). Writes deterministic.csv, rows
-of what was run in place of older ones.
+instances, in rounds that rotate the order where runs are short. Ours runs with its defaults, which
+were chosen on other instances than these. A ratio is the median over rounds of (method / ours with
+ν = 1 and the same kind of oracle in that round). Writes deterministic.csv, rows of what was run in
+place of older ones.
 """
 
 import argparse
@@ -57,16 +56,11 @@ class Entry:
         return run(self.solve, task, budget, autograd=self.oracle == "autograd", **self.arguments)
 
 
-def trials(
-    plan: Plan, previous: Sequence[Row] = (), names: Iterable[str] = peers.PEERS
-) -> list[Row]:
+def trials(plan: Plan, names: Iterable[str] = peers.PEERS) -> list[Row]:
     """Every setting of every peer on the first instance.
-
-    Where another task chooses the settings: the recommended ones of what failed there, once more.
 
     Args:
         plan: of the task.
-        previous: rows of the other tasks.
         names: of the peers.
     """
     first, rows = plan.instances(0), []
@@ -76,11 +70,7 @@ def trials(
             rows.append(row_of(first, name, "", "", "trial") | {"status": module})
             continue
         for entry in _entries(module, plan.oracles):
-            if plan.settings:
-                if not any(_belongs(row, entry, plan.settings) for row in previous):
-                    rows += _try([entry], first, plan.trial)
-            else:
-                rows += _try(_grid(entry, module), first, plan.trial)
+            rows += _try(_grid(entry, module), first, plan.trial)
     return rows
 
 
@@ -92,37 +82,18 @@ def finals(plan: Plan, tried: Sequence[Row], names: Iterable[str] = peers.PEERS)
         tried: rows of all trials so far.
         names: of the peers.
     """
-    source = plan.settings or plan.instances(0).name
-    entries, slow = _entries(ours, plan.oracles), []
+    task, entries = plan.instances(0).name, _entries(ours, plan.oracles)
     for name in names:
         module = peers.load(name)
         if isinstance(module, str):
             continue
         for entry in _entries(module, plan.oracles):
-            found = [row for row in tried if _belongs(row, entry, source)]
-            for chosen in _chosen(_grid(entry, module), found):
-                trial = next(row for row in found if row["setting"] == chosen.setting)
-                if float(trial["cpu"]) > plan.slow:
-                    slow.append(trial)
-                else:
-                    entries.append(chosen)
+            found = [row for row in tried if _belongs(row, entry, task)]
+            entries += _chosen(_grid(entry, module), found)
     rows = []
     for seed in range(plan.seeds):
         rows += interleave(entries, plan.instances(seed), plan.rounds, plan.budget)
-    return rows + [_once(row, rows) for row in slow]
-
-
-def _once(trial: Row, rows: Sequence[Row]) -> Row:
-    """A trial that stands for a final, with its ratio to ours on the same instance."""
-    known = REFERENCE, trial["oracle"], str(trial["seed"])
-    for row in rows:
-        if (row["method"], row["oracle"], str(row["seed"])) == known:
-            ratios = {
-                f"{clock}_ratio": f"{float(trial[clock]) / float(row[clock]):.3g}"
-                for clock in ("wall", "cpu")
-            }
-            return trial | ratios | {"stage": "final"}
-    return trial | {"stage": "final"}
+    return rows
 
 
 def _belongs(row: Row, entry: Entry, task: str) -> bool:
@@ -211,7 +182,7 @@ def main() -> None:
             plan = plans(args.root)[name]
             plan = plan._replace(seeds=args.seeds or plan.seeds)
             if stage == "trial":
-                rows = trials(plan, kept, args.peers)
+                rows = trials(plan, args.peers)
             else:
                 rows = finals(plan, kept, args.peers)
             write(path, sorted([*kept, *rows], key=_order))

@@ -12,7 +12,6 @@ from experiments.data.images import Source
 from experiments.problems import deterministic
 from torch_powalm import Problem
 
-SMALL = "clustering n=200"
 START = 5.36e-4  # of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
 FIRST = 100  # seed of the first instance: the defaults of power_alm were chosen with seeds below
 
@@ -26,8 +25,6 @@ class Plan(NamedTuple):
         rounds: of short runs.
         budget: seconds of a run.
         trial: seconds of a run of the grid.
-        slow: seconds from which a trial is not run again, but stands for the final.
-        settings: the task whose trials choose the settings, instead of its own.
         oracles: the kinds that methods with both of them run with.
     """
 
@@ -36,8 +33,6 @@ class Plan(NamedTuple):
     rounds: int
     budget: float
     trial: float
-    slow: float
-    settings: str = ""
     oracles: tuple[str, ...] = ("hand", "autograd")
 
 
@@ -113,8 +108,8 @@ def plans(root: str | None) -> dict[str, Plan]:
         return clustering(FIRST + k, images(), START)
 
     return {
-        "GEVP n=500": Plan(lambda k: gevp(FIRST + k), 3, 5, 30.0, 30.0, 1.0),
-        "QP n=100": Plan(lambda k: qp(FIRST + k), 10, 1, 30.0, 30.0, 3.0),
-        SMALL: Plan(small, 4, 1, 30.0, 10.0, 3.0),
-        "clustering n=1000": Plan(large, 3, 1, 120.0, 40.0, 120.0, SMALL, ("hand",)),
+        "GEVP n=500": Plan(lambda k: gevp(FIRST + k), 3, 5, 30.0, 30.0),
+        "QP n=100": Plan(lambda k: qp(FIRST + k), 10, 1, 30.0, 30.0),
+        "clustering n=200": Plan(small, 4, 1, 30.0, 30.0),
+        "clustering n=1000": Plan(large, 3, 1, 120.0, 60.0, ("hand",)),
     }

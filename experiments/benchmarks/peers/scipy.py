@@ -19,7 +19,7 @@ from experiments.benchmarks.watch import UnsuitedError, Watch
 from torch_powalm import Problem, prox
 
 PACKAGE = "scipy"
-ORACLES = ("hand",)
+ORACLES = ("hand", "autograd")
 LARGEST = 6000  # unknowns
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "SLSQP": {"recommended": {"method": "SLSQP"}},
