@@ -13,7 +13,7 @@ import torch
 from problems import PROBLEMS, vector
 from torch import Tensor
 
-from experiments.benchmarks import robust
+from experiments.benchmarks import families
 from torch_powalm import prox, solvers
 from torch_powalm.alm import power_alm
 from torch_powalm.dual import DualState
@@ -495,7 +495,7 @@ def test_a_multiplier_of_an_inactive_inequality_falls_before_the_penalty(nu: flo
 
 
 def test_a_random_qp_whose_inequalities_are_met_early_converges() -> None:
-    task = robust.task("QP", 7, "as it is")
+    task = families.task("QP", 7, "as it is")
     solution = power_alm(task.plain(), task.x_1, nu=0.8)
     assert solution.status is Status.CONVERGED
     assert solution.gradient_calls <= 1_000

@@ -9,6 +9,7 @@ import torch
 from experiments.benchmarks import (
     charts,
     deterministic,
+    families,
     peers,
     profile,
     report,
@@ -116,9 +117,10 @@ def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
         row["task"] = "GEVP n=500"
     results = tmp_path / "benchmarks"
     write(results / "deterministic.csv", rows)
-    found = robust.compare(
-        1, 1, robust.FAMILIES, (1.0,), tuple(name for name in installed if name == "alpaqa")
-    )
+    found, methods = [], robust.installed(name for name in installed if name == "alpaqa")
+    for family in families.FAMILIES:
+        tried = robust.trials(family, methods, budget=1.0)
+        found += robust.compare(family, 1, 1, tried, methods, (1.0,), budget=5.0)
     own = [row["own_status"] for row in found if row["method"] == "ours ν = 1"]
     assert own.count("converged") >= len(own) - 1
     write(results / "robust.csv", found, robust.COLUMNS)

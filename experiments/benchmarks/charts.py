@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from experiments.benchmarks.requirements import finals, medians
+from experiments.benchmarks.robust import TUNED
 from experiments.benchmarks.rows import REFERENCE, Row, read
 from experiments.benchmarks.tasks import plans
 from experiments.figures import colour
@@ -63,10 +64,14 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
 
 
 def profiles(rows: Sequence[Row], path: Path) -> None:
-    """Performance profiles in gradient calls and in CPU time, on what all methods have run."""
+    """Performance profiles in gradient calls and in CPU time, on what all methods have run.
+
+    Of a peer with tuned settings only these are drawn.
+    """
     if not rows:
         return
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+    names = dict.fromkeys(row["method"] for row in rows)
+    methods = [name for name in names if name + TUNED not in names]
     problems = shared(rows, methods)
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for axis, column in zip(axes, ("gradient_calls", "cpu"), strict=True):
@@ -100,7 +105,7 @@ def _profile(
     costs = np.full((len(methods), len(problems)), np.inf)
     for row in rows:
         key = row["family"], row["scaling"], row["seed"]
-        if key in problems and row["status"] == "reached":
+        if key in problems and row["method"] in methods and row["status"] == "reached":
             costs[methods.index(row["method"]), problems.index(key)] = float(row[column])
     solved = np.isfinite(costs.min(0))
     ratios = np.where(solved, costs / np.where(solved, costs.min(0), 1.0), np.inf)

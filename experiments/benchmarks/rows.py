@@ -71,9 +71,9 @@ def read(path: Path) -> list[Row]:
 
 
 def write(path: Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> None:
-    """A CSV."""
+    """A CSV of these columns; what else a row has is left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -6,9 +6,9 @@ derivatives are given. Tuned: the monotone rule of the barrier parameter, 50 pai
 Ipopt factorises it in every iteration: with 1,000 constraints of 20,000 unknowns three points took
 six minutes, in which it cannot be interrupted, so it is not run beyond 6,000 unknowns.
 
-Not in the `benchmarks` extra: it is built from source and needs Ipopt (on Debian: coinor-libipopt-dev,
-libblas-dev, liblapack-dev, pkg-config), without which the whole extra would not install. `make bench`
-tries, and goes on without it.
+Not in the `benchmarks` extra: it is built from source and needs Ipopt (on Debian the packages
+coinor-libipopt-dev, libblas-dev, liblapack-dev and pkg-config), without which the whole extra would
+not install. `make bench` tries, and goes on without it.
 """
 
 from typing import Any
