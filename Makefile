@@ -57,7 +57,7 @@ train: $(VENV)/benchmarks
 
 # Side by side with the peers, and experiments/BENCHMARKS.md from the results; DATA as above, else the
 # carried images. One hour and more: failures of peers run until their time is up.
-BENCHMARKS := $(BIN)/python -m experiments.benchmarks
+BENCHMARKS := OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks
 bench: $(VENV)/benchmarks
 	-$(BIN)/uv pip install --quiet --python $(BIN)/python cyipopt
 	$(BENCHMARKS).overhead

@@ -18,6 +18,7 @@ from experiments.benchmarks.tasks import plans
 from experiments.figures import colour
 
 OTHER, GRAYS = "0.55", ("0.35", "0.55", "0.75")  # of peers: colours belong to the powers ν
+PARTS = ("µs per gradient call", "µs of the product with D", "µs beside the product")
 STYLES = ("-", "--", "-.", ":")
 
 
@@ -133,24 +134,25 @@ def scaling(rows: Sequence[Row], path: Path) -> None:
     """Time and memory by size."""
     if not rows:
         return
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    left = ("µs per gradient call", "µs of the product with D", "µs beside the product")
-    for axis, names in ((axes[0], left), (axes[1], ("MB of a solve",))):
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6.6), layout="constrained")
+    for axis, names in zip(axes[0], (PARTS, ("MB of a solve",)), strict=True):
         for i, name in enumerate(names):
             axis.loglog(*_points(rows, name), marker="osD"[i], color=GRAYS[i], label=name)
         axis.set_xlabel("points n of the clustering, r = 20")
         sizes = _points(rows, names[0])[0]
         axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
         axis.xaxis.set_minor_formatter(NullFormatter())
+    for axis, quantity in zip(axes[1], ("µs per step", "MB of a training"), strict=True):
+        for i, name in enumerate(("floor", "ours ν = 1", "ours ν = 0.7")):
+            points = _points(rows, f"{name}, {quantity}")
+            shade, width = _colour(name, OTHER), 5 - 2 * i  # lines that coincide stay visible
+            axis.loglog(*points, marker="o", color=shade, linewidth=width, label=name)
+        axis.set_xlabel("constraints m of the training")
+        axis.set_ylabel(quantity)
+    for axis in axes.flat:
         axis.legend(frameon=False)
-    for name in ("floor", "ours ν = 1", "ours ν = 0.7"):
-        points = _points(rows, f"{name}, µs per step")
-        axes[2].loglog(*points, marker="o", color=_colour(name, OTHER), label=name)
-    axes[2].set_xlabel("constraints m of the training")
-    axes[2].set_ylabel("µs per step")
-    axes[2].legend(frameon=False)
-    axes[0].set_ylabel("µs")
-    axes[1].set_ylabel("MB beside D and X")
+    axes[0][0].set_ylabel("µs")
+    axes[0][1].set_ylabel("MB beside D and x_1")
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

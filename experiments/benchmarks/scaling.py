@@ -3,27 +3,34 @@
     python -m experiments.benchmarks.scaling [--gradients 60] [--rounds 20] [--output FOLDER]
 
 Clustering: the first `gradients` gradient calls of power_alm with its defaults, in microseconds per
-call: all of it, the product with D, and what is beside the product; and the peak of the memory over
-what was there before, in vectors of the size of X. Training: a step with m constraints x_i² = 1
-over a step of the hand-written augmented Lagrangian, interleaved, median over rounds. Slopes are
-least squares in the logarithms. Writes scaling.csv.
+call: all of it, the product with D, and what is beside the product. Training: a step with m
+constraints x_i² = 1 over a step of the hand-written augmented Lagrangian, interleaved, median over
+rounds. Memory: the most bytes that the tensors of a solve hold at once, beside D and x_1, and those
+of a training with its model and optimizer. Slopes are least squares in the logarithms. Writes
+scaling.csv.
 """
 
 import argparse
+import json
+import os
 import statistics
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from experiments.benchmarks.machine import write_machine
 from experiments.benchmarks.rows import RESULTS, Row, write
-from experiments.benchmarks.training_steps import EPOCH, floor, ours
-from experiments.benchmarks.training_tasks import Signs
+from experiments.benchmarks.training_steps import EPOCH, Step, floor, ours
+from experiments.benchmarks.training_tasks import Signs, Task
 from experiments.problems import deterministic
 from experiments.problems.deterministic import Spread
 from experiments.progress import track
@@ -56,8 +63,6 @@ def clusters(n: int, gradients: int, rounds: int = 3) -> list[Row]:
     points = centres[torch.arange(n) % 10] + torch.randn(n, 10, generator=generator)
     problem, x_1 = deterministic.clustering(points.softmax(1))
     total, product = [], []
-    _forget_peak()
-    before = _memory("VmRSS")
     for _ in range(rounds + 1):
         clock = _Clock(problem.oracle.f_by_hand)
         constraint = problem.oracle.constraints["equality"]
@@ -67,13 +72,13 @@ def clusters(n: int, gradients: int, rounds: int = 3) -> list[Row]:
         total.append(1e6 * (time.process_time() - start) / calls)
         product.append(1e6 * clock.seconds / calls)
     beside = [a - b for a, b in zip(total[1:], product[1:], strict=True)]
-    vectors = (_memory("VmHWM") - before) / (8 * x_1.numel())
+    held = peak(lambda: power_alm(problem, x_1, max_gradients=gradients))
     values = {
         "µs per gradient call": statistics.median(total[1:]),
         "µs of the product with D": statistics.median(product[1:]),
         "µs beside the product": statistics.median(beside),
-        "peak memory of a solve, vectors": vectors,
-        "MB of a solve": (_memory("VmHWM") - before) / 1e6,
+        "peak memory of a solve, vectors": held / (x_1.element_size() * x_1.numel()),
+        "MB of a solve": held / 1e6,
     }
     return [
         {"part": "clustering", "size": n, "quantity": name, "value": f"{value:.4g}"}
@@ -84,11 +89,8 @@ def clusters(n: int, gradients: int, rounds: int = 3) -> list[Row]:
 def constraints(m: int, rounds: int) -> list[Row]:
     """A training step with m constraints over one of the floor, for two powers."""
     steps = STEPS.get(m, 10)
-    methods = {
-        "floor": floor(Signs(size=m), False),
-        "ours ν = 1": ours(1.0)(Signs(size=m), False),
-        "ours ν = 0.7": ours(0.7)(Signs(size=m), False),
-    }
+    builders = {"floor": floor, "ours ν = 1": ours(1.0), "ours ν = 0.7": ours(0.7)}
+    methods = {name: build(Signs(size=m), False) for name, build in builders.items()}
     for step in methods.values():
         for _ in range(min(EPOCH + 5, 10 * steps)):
             step()
@@ -106,6 +108,7 @@ def constraints(m: int, rounds: int) -> list[Row]:
         values = {
             f"{name}, µs per step": 1e6 * statistics.median(times[name]),
             f"{name} / floor": statistics.median(ratios),
+            f"{name}, MB of a training": peak(partial(_train, builders[name], m)) / 1e6,
         }
         for quantity, value in values.items():
             row = {"part": "training", "size": m, "quantity": quantity, "value": f"{value:.4g}"}
@@ -113,21 +116,30 @@ def constraints(m: int, rounds: int) -> list[Row]:
     return rows
 
 
+def _train(build: Callable[[Task, bool], Step], m: int) -> None:
+    """A model, its optimizer, and steps until after the first update of the multipliers."""
+    step = build(Signs(size=m), False)
+    for _ in range(EPOCH + 1):
+        step()
+
+
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     """The exponent p of value ~ size^p by least squares."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
-def _forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _memory(name: str) -> float:
-    """Bytes, from /proc/self/status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return 1024.0 * int(line.split()[1])
-    raise RuntimeError(f"/proc/self/status has no {name}")
+def peak(run: Callable[[], object]) -> int:
+    """The most bytes of tensors that a call holds at once, beside those that were there before."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler talks
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    changes = [event for event in events if event.get("name") == "[memory]"]
+    changes.sort(key=lambda event: float(event["ts"]))
+    return max(accumulate(event["args"]["Bytes"] for event in changes))
 
 
 def main() -> None:
