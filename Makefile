@@ -56,7 +56,7 @@ train: $(VENV)/benchmarks
 		--report experiments/TRAINING.md
 
 # Side by side with the peers, and experiments/BENCHMARKS.md from the results; DATA as above, else the
-# carried images. One hour and more: failures of peers run until their time is up.
+# carried images. Some three hours: failures of peers run until their time is up.
 BENCHMARKS := OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks
 bench: $(VENV)/benchmarks
 	-$(BIN)/uv pip install --quiet --python $(BIN)/python cyipopt

@@ -16,11 +16,12 @@ from experiments.benchmarks import (
     robust,
     ruler,
     scaling,
+    summary,
     tasks,
     watch,
 )
 from experiments.benchmarks.peers import ours
-from experiments.benchmarks.rows import RESULTS, write
+from experiments.benchmarks.rows import RESULTS, read, write
 from experiments.problems.deterministic import qp
 from torch_powalm import Problem, power_alm, prox
 
@@ -153,3 +154,16 @@ def test_a_profile_gives_every_part_its_share() -> None:
 
 def test_the_report_is_what_the_committed_results_say() -> None:
     assert report.REPORT.read_text() == report.text(RESULTS)
+
+
+def test_the_readme_says_what_the_report_says() -> None:
+    files = RESULTS / "deterministic.csv", RESULTS.parent / "overhead.csv", RESULTS / "robust.csv"
+    readme = (report.REPORT.parent.parent / "README.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in readme if line.startswith("|")]
+    table = {row[1]: row for row in cells}
+    for line in summary.ten_lines(*map(read, files)):
+        if "n=" in line["task"]:
+            _, _, peer, ratio, *_ = table[line["task"].replace("n=", "n = ")]
+            assert peer.split(",")[0].split()[0] == line["best peer"].split(",")[0].split()[0]
+            assert ratio.split(":")[0].split(";")[0] == line["ν = 1 / best peer"]
+            assert ("not first" in ratio) == (line["first"] != "yes")

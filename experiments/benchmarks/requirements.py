@@ -180,8 +180,8 @@ def _others(rows: Sequence[Row], task: str) -> dict[str, str]:
     runs = Counter(map(key_of, others))
     good = Counter(map(key_of, solved))
     ratios = {key: values["cpu_ratio"] for key, values in medians(solved).items()}
-    numbers = ", ".join(
-        f"{label(key)}: {ratio:.2g} times ours ({good[key]} of {runs[key]} solved)"
+    numbers = "; ".join(
+        f"{label(key)} ({key[1]}): {ratio:.2g} times ours, {good[key]} of {runs[key]} solved"
         for key, ratio in ratios.items()
     )
     return _line(what, min(ratios.values(), default=2.0) > 1, numbers or "no other reached it")
