@@ -1,7 +1,8 @@
 """PyGRANSO: BFGS-SQP for nonsmooth constrained problems, stopped when the ruler is satisfied.
 
 Recommended: its defaults. Tuned: the limited memory it has for large problems (20 pairs), and a
-first penalty of 0.1. It takes plain torch functions; bounds and the ball are constraints to it.
+first penalty of 0.1. It takes plain torch functions; bounds and the ball are constraints to it, so
+its penalty function of a nonconvex QP is unbounded outside the box, and its line search ends there.
 PyGRANSO 1.2 asks numpy for names that numpy 2 no longer has; they are given back to it here.
 """
 
