@@ -4,10 +4,11 @@
 
 The problems: families.py; tolerances 1e-4, seeds that were not used to choose defaults. Ours runs
 with its defaults on all; peers run on one scaling of each of their seeds, with their recommended
-settings and, family by family, with those of their grid that solved another problem of the family,
-as it is, first; where none did, the recommended ones stand for both. All methods have the same CPU
-time. pbalm needs functions in JAX and is left out. Writes robust.csv and, of the grids,
-robust_trials.csv, rows of the families that were run in place of older ones.
+settings and with those of their grid that were best on another problem of the family: solved it in
+the most scalings, and fastest; where none did, the recommended ones stand for both. All methods
+have the same CPU time. Settings that used it up on that problem in a scaling are not run on the
+others in this scaling: a time-out. pbalm needs functions in JAX and is left out. Writes robust.csv
+and, of the grids, robust_trials.csv, rows of the families that were run in place of older ones.
 """
 
 import argparse
@@ -45,6 +46,11 @@ class Peer(NamedTuple):
     solve: Solve
     settings: dict[str, dict[str, Any]]
 
+    @property
+    def recommended(self) -> str:
+        """The first settings."""
+        return next(iter(self.settings))
+
     def run(self, found: Task, setting: str, budget: float) -> Row:
         """A run with one of them."""
         outcome = run(self.solve, found, budget, autograd=True, **self.settings[setting])
@@ -58,14 +64,22 @@ def installed(names: Iterable[str]) -> list[Peer]:
 
 
 def trials(family: str, methods: Sequence[Peer], budget: float = BUDGET) -> list[Row]:
-    """Every setting of the methods on a problem of the family that is not compared."""
-    found = task(family, FIRST - 1, "as it is")
-    row = {"family": family, "scaling": "as it is", "seed": found.seed}
-    pairs = [(peer, setting) for peer in methods for setting in peer.settings]
-    return [
-        row | peer.run(found, setting, budget)
-        for peer, setting in track(pairs, f"{family}: settings")
-    ]
+    """The settings of the methods on a problem of the family that is not compared.
+
+    All of them on the problem as it is; the recommended ones, and what solved it, in all scalings.
+    """
+    rows: list[Row] = []
+    for peer in track(methods, f"{family}: settings"):
+        settings = list(peer.settings)
+        for scaling in SCALINGS:
+            found = task(family, FIRST - 1, scaling)
+            row = {"family": family, "scaling": scaling, "seed": found.seed}
+            tried = [row | peer.run(found, setting, budget) for setting in settings]
+            solved = [r["setting"] for r in tried if r["status"] == "reached"]
+            rows += tried
+            if scaling == next(iter(SCALINGS)):
+                settings = [s for s in settings if s == peer.recommended or s in solved]
+    return rows
 
 
 def compare(
@@ -90,21 +104,35 @@ def compare(
         if seed - FIRST >= peer_seeds or scaling != list(SCALINGS)[seed % len(SCALINGS)]:
             continue
         for peer in methods:
-            recommended, best = next(iter(peer.settings)), fastest(peer, tried)
-            first = peer.run(found, recommended, budget)
-            rows.append(row | first)
+            first, best = peer.recommended, best_setting(peer, tried)
+            found_first = _final(peer, found, scaling, first, tried, budget)
+            rows.append(row | found_first)
             if len(peer.settings) > 1:
-                tuned = first if best == recommended else peer.run(found, best, budget)
+                same = best == first
+                tuned = found_first if same else _final(peer, found, scaling, best, tried, budget)
                 rows.append(row | tuned | {"method": peer.method + TUNED})
     return rows
 
 
-def fastest(peer: Peer, tried: Sequence[Row]) -> str:
-    """The setting that solved the trial first, the recommended one where none did."""
-    solved = [r for r in tried if (r["method"], r["status"]) == (peer.method, "reached")]
-    if not solved:
-        return next(iter(peer.settings))
-    return str(min(solved, key=lambda row: float(row["cpu"]))["setting"])
+def best_setting(peer: Peer, tried: Sequence[Row]) -> str:
+    """What solved the trial in the most scalings and fastest, else the recommended settings."""
+    of = [row for row in tried if (row["method"], row["status"]) == (peer.method, "reached")]
+
+    def cost(setting: str) -> tuple[int, float]:
+        times = [float(row["cpu"]) for row in of if row["setting"] == setting]
+        return -len(times), sum(times)
+
+    return min(peer.settings, key=cost)
+
+
+def _final(
+    peer: Peer, found: Task, scaling: str, setting: str, tried: Sequence[Row], budget: float
+) -> Row:
+    """A run, unless its trial in this scaling used up its time."""
+    key = peer.method, setting, scaling, "time-out"
+    if any((r["method"], r["setting"], r["scaling"], r["status"]) == key for r in tried):
+        return {"method": peer.method, "setting": setting, "status": "time-out of its trial"}
+    return peer.run(found, setting, budget)
 
 
 def ours(found: Task, nu: float, budget: float = BUDGET) -> tuple[Outcome, str]:

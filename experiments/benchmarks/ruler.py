@@ -3,13 +3,15 @@
 A point is moved into dom g first. Then
 
     primal     ‖(A(x), max(B(x), 0))‖
-    dual       the larger of dist(−∇f(x) − Jᵀy, ∂g(x)) and the complementarity of y,
+    dual       the larger of dist(−∇f(x) − Jᵀy, ∂g(x)) and the complementarity of y: of every
+               inequality the smaller of |y B| and |min(y, −B)|, as some methods make the one
+               small and some the other
 
 with the method's own multipliers y where it has some and these reach the tolerance, else with the
 best ones by least squares: LSMR over the coordinates on which ∂g(x) is a point (with the ray of a
 ball as one more unknown), then L-BFGS-B on the exact distance, y ≥ 0 for inequalities and y = 0
-where they are inactive. Methods that leave coordinates next to a bound instead of on it are
-measured a second time with these on the bound, and keep the better result.
+where they are inactive, by 0.01 or by the tolerance. Methods that leave coordinates next to a bound
+instead of on it are measured a second time with these on the bound. The best result counts.
 """
 
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from torch_powalm import Problem, prox
+from torch_powalm.oracle import Point
 
 NEAR = 1e-6  # coordinates that are so near to a bound may be put on it
 ACTIVE = 1e-2  # inequalities that are so near to 0 may have multipliers
@@ -57,14 +60,28 @@ def _measure(problem: Problem, x: Tensor, y: Tensor | None, eps: float) -> Measu
     at = problem.oracle.at(x)
     objective = at.f + problem.g.value(x)
     found = []
-    if y is not None:
-        own = problem.residuals(x, y)
-        found.append(Measured(own.primal, own.dual, objective, "own"))
-        if _worst(found[0]) <= eps:
-            return found[0]
-    best = problem.residuals(x, best_multipliers(problem, x, eps))
-    found.append(Measured(best.primal, best.dual, objective, "least squares"))
+
+    def add(y: Tensor, multiplier: str) -> bool:
+        residuals = problem.residuals(x, y)
+        dual = max(residuals.stationarity, _complementarity(problem, at, y))
+        found.append(Measured(residuals.primal, dual, objective, multiplier))
+        return _worst(found[-1]) <= eps
+
+    if y is not None and add(y, "own"):
+        return found[0]
+    add(best_multipliers(problem, x, eps), "least squares")
+    if problem.inequality(at) is not None:
+        add(best_multipliers(problem, x, eps, eps), "least squares")
     return min(found, key=_worst)
+
+
+def _complementarity(problem: Problem, at: Point, y: Tensor) -> float:
+    inequality = problem.inequality(at)
+    if inequality is None:
+        return 0.0
+    y, B = y[inequality], at.r[inequality]
+    both = torch.minimum((y * B).abs(), torch.minimum(y, -B).abs())
+    return torch.maximum(both, -y).amax().item()
 
 
 def _worst(measured: Measured) -> float:
@@ -72,9 +89,9 @@ def _worst(measured: Measured) -> float:
     return value if value == value else np.inf
 
 
-def best_multipliers(problem: Problem, x: Tensor, eps: float) -> Tensor:
-    """The y of the smallest distance dist(−∇f(x) − Jᵀy, ∂g(x))."""
-    products = _Products(problem, x)
+def best_multipliers(problem: Problem, x: Tensor, eps: float, active: float = ACTIVE) -> Tensor:
+    """The y of the smallest distance dist(−∇f(x) − Jᵀy, ∂g(x)), 0 where B < −active."""
+    products = _Products(problem, x, active)
     shape, m = (x.numel(), products.m + 1), products.m
     free, ray = _face(problem.g, x)
     used = products.active
@@ -120,14 +137,14 @@ def _half_squared_distance(
 class _Products:
     """Jᵀw and Jd at a point; Jᵀw is linear in w, so autograd of ⟨Jᵀw, d⟩ in w gives Jd."""
 
-    def __init__(self, problem: Problem, x: Tensor) -> None:
+    def __init__(self, problem: Problem, x: Tensor, active: float) -> None:
         self.oracle, self.x = problem.oracle, x
         at = problem.oracle.at(x)
         self.sizes, self.m = at.sizes, len(at.r)
         self.grad_f = at.gradient(torch.zeros_like(at.r))
         inequality = problem.inequality(at)
         self.inequality = np.zeros(self.m, bool) if inequality is None else inequality.numpy()
-        inactive = self.inequality & (at.r.detach().numpy() < -ACTIVE)
+        inactive = self.inequality & (at.r.detach().numpy() < -active)
         self.active = (~inactive).astype(float)
         self._w = torch.zeros(self.m, dtype=x.dtype, requires_grad=True)
         with torch.enable_grad():
