@@ -1,6 +1,7 @@
 """A small version of every comparison; peers that are not installed are left out."""
 
 import csv
+import signal
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,47 @@ def test_least_squares_multipliers_respect_signs_and_bounds() -> None:
     assert away.dual == pytest.approx(1.0)
 
 
+def test_complementarity_may_be_a_product_or_a_natural_residual() -> None:
+    """min −25 x_1 subject to x_1 ≤ 1: y = 25, whatever its product with a tiny violation."""
+    problem = Problem(lambda x: -25 * x.sum(), inequality=lambda x: x - 1)
+    for x, eps, passes in ((1 + 9e-5, 1e-4, True), (1 - 9e-5, 1e-4, True), (1 - 2e-4, 1e-4, False)):
+        point = torch.tensor([x], dtype=torch.float64)
+        for y in (None, torch.tensor([25.0], dtype=torch.float64)):
+            found = ruler.measure(problem, ruler.Answer(point, y), eps)
+            assert (max(found.primal, found.dual) <= eps) == passes
+    negative = ruler.measure(
+        Problem(lambda x: x.sum(), inequality=lambda x: x - 1),
+        ruler.Answer(torch.ones(1, dtype=torch.float64), -torch.ones(1, dtype=torch.float64)),
+        1e-4,
+    )
+    assert negative.dual == pytest.approx(1.0)
+
+
+def test_settings_are_chosen_in_all_scalings_and_time_outs_stand() -> None:
+    def solve(problem: object, x: torch.Tensor, eps: float, clock: watch.Watch, k: int) -> None:
+        raise watch.UnsuitedError("it ran")
+
+    peer = robust.Peer("peer", solve, {"first": {"k": 0}, "second": {"k": 1}})
+    kinds = ("as it is", "objective x 1000")
+    statuses = {"first": ("reached", "time-out"), "second": ("reached", "reached")}
+    tried = [
+        {"method": "peer", "setting": name, "scaling": kind, "status": status, "cpu": "1.0"}
+        for name, found in statuses.items()
+        for kind, status in zip(kinds, found, strict=True)
+    ]
+    assert robust.best_setting(peer, tried) == "second"
+    assert robust.best_setting(peer, []) == "first"
+    rows = robust.compare("sphere", 3, 3, tried, [peer], ())
+    assert [(row["scaling"], row["method"], row["status"]) for row in rows] == [
+        ("as it is", "peer", "cannot: it ran"),
+        ("as it is", "peer, tuned", "cannot: it ran"),
+        ("objective x 1000", "peer", "time-out of its trial"),
+        ("objective x 1000", "peer, tuned", "cannot: it ran"),
+        ("constraints x 1000", "peer", "cannot: it ran"),
+        ("constraints x 1000", "peer, tuned", "cannot: it ran"),
+    ]
+
+
 def test_a_method_that_fails_is_a_row_and_not_an_exception() -> None:
     def fails(*args: object) -> ruler.Answer:
         raise ValueError("no")
@@ -84,6 +126,21 @@ def test_a_method_that_fails_is_a_row_and_not_an_exception() -> None:
     outcome = watch.run(idles, task, 0.1, autograd=True)
     assert outcome.status == "time-out"
     assert outcome.measured is not None
+
+
+def test_no_timer_of_the_cpu_clock_runs_and_methods_without_a_clock_are_interrupted() -> None:
+    """While one runs, Linux renews the CPU clock at its ticks only, and pauses are counted."""
+    timers = []
+
+    def never_ends(*args: object) -> None:
+        timers.extend(map(signal.getitimer, (signal.ITIMER_PROF, signal.ITIMER_VIRTUAL)))
+        while True:
+            sum(range(1000))
+
+    outcome = watch.run(never_ends, small_tasks()["qp"], 0.1, autograd=False)
+    assert timers == [(0.0, 0.0), (0.0, 0.0)]
+    assert outcome.status == "time-out"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_missing_peer_is_said_with_its_reason() -> None:
