@@ -88,11 +88,11 @@ def test_settings_are_chosen_in_all_scalings_and_time_outs_stand() -> None:
     def solve(problem: object, x: torch.Tensor, eps: float, clock: watch.Watch, k: int) -> None:
         raise watch.UnsuitedError("it ran")
 
-    peer = robust.Peer("peer", solve, {"first": {"k": 0}, "second": {"k": 1}})
+    peer = robust.Peer("mdmm", solve, {"first": {"k": 0}, "second": {"k": 1}})
     kinds = ("as it is", "objective x 1000")
     statuses = {"first": ("reached", "time-out"), "second": ("reached", "reached")}
     tried = [
-        {"method": "peer", "setting": name, "scaling": kind, "status": status, "cpu": "1.0"}
+        {"method": "mdmm", "setting": name, "scaling": kind, "status": status, "cpu": "1.0"}
         for name, found in statuses.items()
         for kind, status in zip(kinds, found, strict=True)
     ]
@@ -100,12 +100,12 @@ def test_settings_are_chosen_in_all_scalings_and_time_outs_stand() -> None:
     assert robust.best_setting(peer, []) == "first"
     rows = robust.compare("sphere", 3, 3, tried, [peer], ())
     assert [(row["scaling"], row["method"], row["status"]) for row in rows] == [
-        ("as it is", "peer", "cannot: it ran"),
-        ("as it is", "peer, tuned", "cannot: it ran"),
-        ("objective x 1000", "peer", "time-out of its trial"),
-        ("objective x 1000", "peer, tuned", "cannot: it ran"),
-        ("constraints x 1000", "peer", "cannot: it ran"),
-        ("constraints x 1000", "peer, tuned", "cannot: it ran"),
+        ("as it is", "mdmm", "cannot: it ran"),
+        ("as it is", "mdmm, tuned", "cannot: it ran"),
+        ("objective x 1000", "mdmm", "time-out of its trial"),
+        ("objective x 1000", "mdmm, tuned", "cannot: it ran"),
+        ("constraints x 1000", "mdmm", "cannot: it ran"),
+        ("constraints x 1000", "mdmm, tuned", "cannot: it ran"),
     ]
 
 

@@ -52,7 +52,7 @@ def build(
         problem: the problem, of plain functions.
         x: the unknown.
         lr: rate of Adam.
-        dual_lr: rate of the multipliers, times the penalty.
+        dual_lr: rate of the multipliers.
         penalty: coefficient of the quadratic term.
     """
     cmp = _Problem(problem, x, penalty)

@@ -29,7 +29,6 @@ class Flat:
         at = problem.oracle.at(x_1)
         self.m = len(at.r)
         self.equalities = at.sizes[0] if "equality" in problem.oracle.constraints else 0
-        self._zero = np.zeros(self.m)
         self._twin = _Twin.of(problem)
         self._kept: list[tuple[Any, Any]] = []
         self._jacobian: Any = None
@@ -59,7 +58,8 @@ class Flat:
 
     def gradient(self, x: Any, y: Any = None) -> Any:
         """∇f(x) + Jᵀy."""
-        return self.at(x).gradient(self._zero if y is None else y).reshape(-1)
+        at = self.at(x)
+        return (at.grad_f if y is None else at.gradient(y)).reshape(-1)
 
     def pull(self, x: Any, y: Any) -> Any:
         """Jᵀy without ∇f."""
@@ -93,6 +93,15 @@ class _Plain:
     def __init__(self, problem: Problem, x: Tensor) -> None:
         self._at = problem.oracle.at(x)
         self.f, self.r = self._at.f, self._at.r.numpy()
+
+    @property
+    def grad_f(self) -> Any:
+        """∇f(x) alone, without a pass through the constraints."""
+        oracle, leaf = self._at._oracle, self._at._leaf
+        if oracle.f is None or self._at._graph is None:
+            return self.gradient(np.zeros(len(self.r)))
+        oracle.calls.gradient += 1
+        return torch.autograd.grad(self._at._graph[0], leaf, retain_graph=True)[0].numpy()
 
     def gradient(self, y: Any) -> Any:
         with torch.no_grad():

@@ -10,10 +10,10 @@ from typing import Any
 
 import mdmm
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from experiments.benchmarks.peers.torch_native import Step, Values, evaluate, trainer
+from experiments.benchmarks.peers.torch_native import Step, evaluate, trainer
 from experiments.benchmarks.watch import UnsuitedError
 from torch_powalm import Problem
 
@@ -50,22 +50,24 @@ def build(
     sizes = [0 if value is None else len(value) for value in (first.A, first.B)]
     if sum(sizes) > MOST:
         raise UnsuitedError(f"{sum(sizes):,} constraints, each of them an object")
-    now: list[Values] = [first]
+    now: list[list[Tensor]] = [[], []]  # the values of both kinds, one by one
     equalities = [
-        mdmm.EqConstraint(lambda i=i: now[0].A[i], 0.0, damping=damping)  # type: ignore[misc,index]
+        mdmm.EqConstraint(lambda i=i: now[0][i], 0.0, damping=damping)  # type: ignore[misc]
         for i in range(sizes[0])
     ]
     inequalities = [
-        mdmm.MaxConstraint(lambda i=i: now[0].B[i], 0.0, damping=damping)  # type: ignore[misc,index]
+        mdmm.MaxConstraint(lambda i=i: now[1][i], 0.0, damping=damping)  # type: ignore[misc]
         for i in range(sizes[1])
     ]
-    module = mdmm.MDMM([*equalities, *inequalities])
+    module = mdmm.MDMM([*equalities, *inequalities]).to(x.dtype)
     optimizer = module.make_optimizer([x], lr=lr)
 
     def step() -> None:
-        now[0] = evaluate(problem, x)
+        values = evaluate(problem, x)
+        for k, part in enumerate((values.A, values.B)):
+            now[k] = [] if part is None else list(part.unbind())
         optimizer.zero_grad()
-        module(now[0].f).value.backward()
+        module(values.f).value.backward()
         optimizer.step()
 
     return step, optimizer

@@ -1,9 +1,10 @@
 """PyGRANSO: BFGS-SQP for nonsmooth constrained problems, stopped when the ruler is satisfied.
 
-Recommended: its defaults. Tuned: the limited memory it has for large problems (20 pairs), and a
-first penalty of 0.1. It takes plain torch functions; bounds and the ball are constraints to it, so
-its penalty function of a nonconvex QP is unbounded outside the box, and its line search ends there.
-PyGRANSO 1.2 asks numpy for names that numpy 2 no longer has; they are given back to it here.
+Recommended: its defaults, and a tolerance that does not end a run before the ruler does. Tuned: the
+limited memory it has for large problems (20 pairs), and a first penalty of 0.1. It takes plain
+torch functions; bounds and the ball are constraints to it, so its penalty function of a nonconvex
+QP is unbounded outside the box, and its line search ends there. PyGRANSO 1.2 asks numpy for names
+that numpy 2 no longer has; they are given back to it here.
 """
 
 import os
@@ -75,8 +76,9 @@ def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: An
     settings = pygransoStruct()
     settings.torch_device = torch.device("cpu")
     settings.x0 = x_1.reshape(-1, 1)
-    settings.maxit, settings.opt_tol, settings.viol_eq_tol = 100_000, 1e-2 * eps, 1e-2 * eps
-    settings.viol_ineq_tol, settings.print_level, settings.quadprog_info_msg = 1e-2 * eps, 0, False
+    settings.maxit, settings.opt_tol, settings.rel_tol = 100_000, 1e-14, 0.0
+    settings.viol_eq_tol = settings.viol_ineq_tol = 1e-2 * eps
+    settings.print_level, settings.quadprog_info_msg = 0, False
     settings.halt_log_fn = seen
     for name, value in options.items():
         setattr(settings, name, value)

@@ -1,10 +1,10 @@
 """SciPy's SLSQP and trust-constr, stopped at the first iterate that passes the ruler.
 
-Recommended: the defaults, with enough iterations. Tuned: nothing of SLSQP, which has no settings
-but its tolerance, and that is not needed here; the first trust region and the barrier tolerance of
-trust-constr. Both need the dense Jacobian, which is made in one batch, and SLSQP a dense n × n
-matrix as well. trust-constr approximates the Hessian by BFGS, also dense; beyond 6,000 unknowns
-neither fits the memory. The ball of the clustering is one more inequality.
+Recommended: the defaults, with enough iterations, and tolerances that do not end a run before the
+ruler does. Tuned: nothing of SLSQP, which has no other settings; the first trust region and the
+barrier tolerance of trust-constr. Both need the dense Jacobian, which is made in one batch, and
+SLSQP a dense n × n matrix as well. trust-constr approximates the Hessian by BFGS, also dense;
+beyond 6,000 unknowns neither fits the memory. The ball of the clustering is one more inequality.
 """
 
 from typing import Any
@@ -58,10 +58,10 @@ def solve(
 
     if method == "SLSQP":
         constraints: Any = _dictionaries(flat, problem.g)
-        options |= {"maxiter": 10_000, "ftol": 1e-2 * eps**2}
+        options |= {"maxiter": 10_000, "ftol": 1e-16}
     else:
         constraints = _constraints(flat, problem.g)
-        options |= {"maxiter": 10_000, "gtol": 1e-2 * eps, "xtol": 1e-14}
+        options |= {"maxiter": 10_000, "gtol": 1e-13, "xtol": 1e-14, "barrier_tol": 1e-14}
     found = minimize(
         flat.f,
         flat.x_1,
