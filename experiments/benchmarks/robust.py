@@ -6,9 +6,9 @@ The problems: families.py; tolerances 1e-4, seeds that were not used to choose d
 with its defaults on all; peers run on one scaling of each of their seeds, with their recommended
 settings and with those of their grid that were best on another problem of the family: solved it in
 the most scalings, and fastest; where none did, the recommended ones stand for both. All methods
-have the same CPU time. Of cooper, humancompatible-train and mdmm, which make steps of Adam until
-their time is up, settings that used it up on that problem in a scaling are not run on the others in
-this scaling: a time-out. pbalm needs functions in JAX and is left out. Writes robust.csv and, of
+have the same CPU time. Of PyGRANSO, cooper, humancompatible-train and mdmm, which go on until the
+ruler or the clock ends them, settings that used up their time on that problem in a scaling are not
+run on the others in this scaling: a time-out. pbalm needs functions in JAX and is left out. Writes robust.csv and, of
 the grids, robust_trials.csv, rows of what was run in place of older ones.
 """
 
@@ -34,7 +34,7 @@ NUS = (1.0, 0.8)
 NAMES = ("alpaqa", "cyipopt", "scipy", "pygranso", "cooper", "humancompatible", "mdmm")
 BUDGET = 10.0  # seconds of CPU time
 TUNED = ", tuned"
-STEPPERS = ("cooper", "humancompatible-train", "mdmm")  # end by the ruler or the clock alone
+ENDLESS = ("PyGRANSO", "cooper", "humancompatible-train", "mdmm")  # to the ruler or the clock
 UNRUN = "time-out of its trial"
 COLUMNS = (
     *("family", "scaling", "seed", "method", "setting", "status", "own_status", "primal", "dual"),
@@ -131,10 +131,10 @@ def best_setting(peer: Peer, tried: Sequence[Row]) -> str:
 def _final(
     peer: Peer, found: Task, scaling: str, setting: str, tried: Sequence[Row], budget: float
 ) -> Row:
-    """A run, unless it makes steps until its time is up and did so in the trial in this scaling."""
+    """A run, unless the method is endless and its trial in this scaling used up its time."""
     key = peer.method, setting, scaling, "time-out"
     known = {(r["method"], r["setting"], r["scaling"], r["status"]) for r in tried}
-    if peer.method in STEPPERS and key in known:
+    if peer.method in ENDLESS and key in known:
         return {"method": peer.method, "setting": setting, "status": UNRUN}
     return peer.run(found, setting, budget)
 
