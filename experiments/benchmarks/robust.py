@@ -8,8 +8,8 @@ settings and with those of their grid that were best on another problem of the f
 the most scalings, and fastest; where none did, the recommended ones stand for both. All methods
 have the same CPU time. Of PyGRANSO, cooper, humancompatible-train and mdmm, which go on until the
 ruler or the clock ends them, settings that used up their time on that problem in a scaling are not
-run on the others in this scaling: a time-out. pbalm needs functions in JAX and is left out. Writes robust.csv and, of
-the grids, robust_trials.csv, rows of what was run in place of older ones.
+run on the others in this scaling: a time-out. pbalm needs functions in JAX and is left out. Writes
+robust.csv and, of the grids, robust_trials.csv, rows of what was run in place of older ones.
 """
 
 import argparse
