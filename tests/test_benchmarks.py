@@ -14,6 +14,7 @@ from experiments.benchmarks import (
     peers,
     profile,
     report,
+    requirements,
     robust,
     ruler,
     scaling,
@@ -195,6 +196,33 @@ def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
     assert "not installed" in text
     for name in ("deterministic", "robust", "scaling"):
         assert (results / f"{name}.png").stat().st_size > 1000
+
+
+def test_a_task_that_ours_misses_is_said_to_be_missed() -> None:
+    rows = read(RESULTS / "deterministic.csv")
+    for row in rows:
+        if row["method"] == "ours ν = 1" and row["stage"] == "final":
+            row["status"] = "not reached"
+            break
+    lines = {line["asked"]: line for line in requirements.answers(rows, [], [])}
+    for what in (
+        "GEVP n=500: at most 3 times alpaqa, hand-written oracles",
+        "GEVP n=500: ahead of every other Python peer",
+        "GEVP n=500: 10 times fewer gradients than the paper's best",
+    ):
+        assert lines[what]["holds"] == "no"
+        assert lines[what]["measured"] == "ours ν = 1 solved 2 of 3"
+    first = summary.ten_lines(rows, [], [])[0]
+    assert first["task"] == "GEVP n=500, hand-written oracles"
+    assert (first["ν = 1 / best peer"], first["first"]) == ("ours ν = 1 solved 2 of 3", "no")
+
+
+def test_a_peer_that_is_not_installed_is_not_beaten() -> None:
+    rows = [row for row in read(RESULTS / "deterministic.csv") if "ours" in row["method"]]
+    row = dict(rows[0], method="cyipopt", stage="trial", status="not installed: ImportError")
+    lines = requirements.answers([*rows, row], [], [])
+    others = next(line for line in lines if line["asked"].startswith("GEVP n=500: ahead"))
+    assert (others["holds"], others["measured"]) == ("not measured", "no other peer was run")
 
 
 def test_slope_is_the_exponent() -> None:

@@ -1,5 +1,6 @@
 """Figures of the benchmarks. They read CSVs and run nothing."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,12 +68,17 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
 def profiles(rows: Sequence[Row], path: Path) -> None:
     """Performance profiles in gradient calls and in CPU time, on what all methods have run.
 
-    Of a peer with tuned settings only these are drawn.
+    Of a peer with tuned settings the better line is drawn.
     """
     if not rows:
         return
-    names = dict.fromkeys(row["method"] for row in rows)
-    methods = [name for name in names if name + TUNED not in names]
+    solved = Counter(row["method"] for row in rows if row["status"] == "reached")
+    best: dict[str, str] = {}
+    for name in dict.fromkeys(row["method"] for row in rows):
+        peer = name.removesuffix(TUNED)
+        if peer not in best or solved[name] >= solved[peer]:
+            best[peer] = name
+    methods = list(best.values())
     problems = shared(rows, methods)
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for axis, column in zip(axes, ("gradient_calls", "cpu"), strict=True):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.benchmarks import charts
-from experiments.benchmarks.requirements import at_lowest, best_peer, label, own
+from experiments.benchmarks.requirements import at_lowest, best_peer, label, missed, own
 from experiments.benchmarks.rows import REFERENCE, Row
 from experiments.benchmarks.tasks import plans
 from experiments.tables import MISSING
@@ -29,13 +29,13 @@ def two(value: float) -> str:
 
 
 def _task_line(rows: Sequence[Row], task: str, oracle: str) -> Line | None:
-    """A deterministic task; None when ours has not solved it."""
+    """A deterministic task; None when ours has not run it."""
     peer, mine = best_peer(rows, task, oracle), own(rows, task, oracle)
-    if not mine:
-        return None
-    line = _line(f"{task}, {ORACLES[oracle]}", MISSING, MISSING, "only one")
-    if peer is None:
-        return line
+    line = _line(f"{task}, {ORACLES[oracle]}", MISSING, MISSING, "no peer reached it")
+    if failed := missed(rows, task, oracle):
+        return line | {"ν = 1 / best peer": failed, "first": "no"}
+    if not mine or peer is None:
+        return line if mine else None
     name, cost = peer
     nu, least = min(mine.items(), key=lambda item: item[1])
     by_default = mine.get(REFERENCE, float("nan"))
@@ -60,10 +60,10 @@ def _training_line(overhead: Sequence[Row]) -> Line:
         names.append(name)
         ratios.append(found["ours nu=1"] / others[name])
     return _line(
-        "training step, cases a to d",
+        f"training step, {len(ratios)} cases",
         ", ".join(dict.fromkeys(names)),
         f"{two(min(ratios))} to {two(max(ratios))}",
-        "yes" if max(ratios) < 1 else "not in all",
+        "yes" if max(ratios) < 1 else "not in all" if min(ratios) < 1 else "no",
     )
 
 
@@ -82,7 +82,7 @@ def _robust_line(robust: Sequence[Row]) -> Line:
         f"random problems solved, of {len(problems)}",
         f"{name} ({best})",
         f"{solved[REFERENCE]} against {best}",
-        "yes" if solved[REFERENCE] >= best else "no",
+        {1: "yes", 0: "shared", -1: "no"}[(solved[REFERENCE] > best) - (solved[REFERENCE] < best)],
     )
 
 
