@@ -6,8 +6,8 @@ One process, one thread. Trials: every setting of every peer on the first instan
 Finals: the recommended settings and the best of the grid, where they reached the tolerances, on all
 instances, in rounds that rotate the order where runs are short. Ours runs with its defaults, which
 were chosen on other instances than these. A ratio is the median over rounds of (method / ours with
-ν = 1 and the same kind of oracle in that round); a run of over a second is made once. Writes deterministic.csv, rows of what was run in
-place of older ones.
+ν = 1 and the same kind of oracle in that round); a run of over a second is made once. Writes
+deterministic.csv, rows of what was run in place of older ones.
 """
 
 import argparse
