@@ -36,7 +36,8 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
     tasks = [name for name in plans(None) if finals(rows, name)]
     if not tasks:
         return
-    found = {task: medians(finals(rows, task)) for task in tasks}
+    solved = [row for row in rows if row["status"] == "reached"]
+    found = {task: medians(finals(solved, task)) for task in tasks}
     names = list(dict.fromkeys(key[0] for task in tasks for key in found[task]))[::-1]
     figure, axes = plt.subplots(
         1,

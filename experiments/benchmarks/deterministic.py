@@ -203,8 +203,14 @@ def _methods(names: Iterable[str]) -> set[str]:
     return found
 
 
-def _order(row: Row) -> tuple[int, bool]:
-    return list(plans(None)).index(row["task"]), row["stage"] == "final"
+def _order(row: Row) -> tuple[int, bool, int]:
+    """By task and stage, ours first, then as the peers are listed."""
+    methods = list(ours.METHODS)
+    for name in peers.PEERS:
+        module = peers.load(name)
+        methods += [name] if isinstance(module, str) else module.METHODS
+    place = methods.index(row["method"]) if row["method"] in methods else len(methods)
+    return list(plans(None)).index(row["task"]), row["stage"] == "final", place
 
 
 if __name__ == "__main__":

@@ -38,4 +38,5 @@ def versions() -> dict[str, str]:
                 found[module.PACKAGE] = version(module.PACKAGE)
             except PackageNotFoundError:
                 found[module.PACKAGE] = "unknown"
+            found[module.PACKAGE] += getattr(module, "OVER", "")
     return found

@@ -24,6 +24,7 @@ from experiments.benchmarks.watch import UnsuitedError, Watch
 from torch_powalm import Problem, prox
 
 PACKAGE = "cyipopt"
+OVER = f" (Ipopt {'.'.join(map(str, cyipopt.IPOPT_VERSION))})"
 ORACLES = ("hand", "autograd")
 LARGEST = 6000  # unknowns
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
