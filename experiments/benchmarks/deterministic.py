@@ -31,12 +31,11 @@ from experiments.benchmarks.rows import (
     row_of,
     write,
 )
-from experiments.benchmarks.tasks import Plan, plans
+from experiments.benchmarks.tasks import STAGES, Plan, plans
 from experiments.benchmarks.watch import Outcome, Solve, Task, run, warm_up
 from experiments.data.images import Source
 from experiments.progress import track
 
-STAGES = ("trial", "final")
 LONG = 1.0  # seconds from which a run is neither warmed up nor repeated
 
 
@@ -186,9 +185,9 @@ def main() -> None:
             else:
                 rows = finals(plan, kept, args.peers)
             write(path, sorted([*kept, *rows], key=_order))
-            write_machine(
-                args.output / "deterministic.json", images=Source("mnist", args.root).part
-            )
+            name_of_stage = "deterministic_trials" if stage == "trial" else "deterministic"
+            images = Source("mnist", args.root).part
+            write_machine(args.output / f"{name_of_stage}.json", images=images)
             reached = sum(row["status"] == "reached" for row in rows)
             print(f"{name}, {stage}: {reached} of {len(rows)} reached", flush=True)
 

@@ -1,6 +1,6 @@
 """How often the defaults work: random problems of five families in three scalings.
 
-    python -m experiments.benchmarks.robust [--families NAME …] [--peers NAME …]
+    python -m experiments.benchmarks.robust [--families NAME …] [--peers NAME …] [--stages …]
 
 The problems: families.py; tolerances 1e-4, seeds that were not used to choose defaults. Ours runs
 with its defaults on all; peers run on one scaling of each of their seeds, with their recommended
@@ -25,7 +25,7 @@ from experiments.benchmarks.families import FAMILIES, SCALINGS, task
 from experiments.benchmarks.machine import write_machine
 from experiments.benchmarks.rows import RESULTS, Row, numbers, read, write
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.tasks import FIRST
+from experiments.benchmarks.tasks import FIRST, STAGES
 from experiments.benchmarks.watch import Outcome, Solve, Task, Watch, run, warm_up
 from experiments.progress import track
 from torch_powalm import Problem, Solution, power_alm
@@ -34,6 +34,7 @@ NUS = (1.0, 0.8)
 NAMES = ("alpaqa", "cyipopt", "scipy", "pygranso", "cooper", "humancompatible", "mdmm")
 BUDGET = 10.0  # seconds of CPU time
 TUNED = ", tuned"
+TRIALS = "robust_trials"  # name of the file
 ENDLESS = ("PyGRANSO", "cooper", "humancompatible-train", "mdmm")  # to the ruler or the clock
 UNRUN = "time-out of its trial"
 COLUMNS = (
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--peer-seeds", type=int, default=10)
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--peers", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,16 +169,22 @@ def main() -> None:
     ours(task("sphere", 0, "as it is"), 1.0)
     methods = installed(args.peers)
     for family in args.families:
-        tried = trials(family, methods)
-        compared = compare(family, args.seeds, args.peer_seeds, tried, methods)
-        for name, rows in ("robust_trials.csv", tried), ("robust.csv", compared):
-            again = {(family, row["method"]) for row in rows}
-            old = read(args.output / name)
-            kept = [row for row in old if (row["family"], row["method"]) not in again]
-            write(args.output / name, sorted([*kept, *rows], key=_order), COLUMNS)
-        write_machine(args.output / "robust.json")
-        own = [row["own_status"] == "converged" for row in compared if "own_status" in row]
-        print(f"{family}: ours converged in {sum(own)} of {len(own)}", flush=True)
+        if "trial" in args.stages:
+            _keep(args.output, TRIALS, family, trials(family, methods))
+        if "final" in args.stages:
+            tried = [row for row in read(args.output / f"{TRIALS}.csv") if row["family"] == family]
+            compared = compare(family, args.seeds, args.peer_seeds, tried, methods)
+            _keep(args.output, "robust", family, compared)
+            own = [row["own_status"] == "converged" for row in compared if "own_status" in row]
+            print(f"{family}: ours converged in {sum(own)} of {len(own)}", flush=True)
+
+
+def _keep(output: Path, name: str, family: str, rows: Sequence[Row]) -> None:
+    """Write rows of a family in place of older ones of the same methods, and the machine."""
+    path, again = output / f"{name}.csv", {row["method"] for row in rows}
+    kept = [row for row in read(path) if row["family"] != family or row["method"] not in again]
+    write(path, sorted([*kept, *rows], key=_order), COLUMNS)
+    write_machine(output / f"{name}.json")
 
 
 def _order(row: Row) -> tuple[int, bool, int]:

@@ -13,6 +13,7 @@ from experiments.problems import deterministic
 from torch_powalm import Problem
 
 START = 5.36e-4  # of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
+STAGES = ("trial", "final")  # of a benchmark: settings of peers, then the comparison
 FIRST = 100  # seed of the first instance: the defaults of power_alm were chosen with seeds below
 
 
