@@ -275,10 +275,11 @@ def test_lbfgs_refuses_a_pair_whose_squares_vanish():
     assert lbfgs.size == 0
 
 
-# Backtracks included: UPFAG makes 3 calls per iteration without them.
+# Backtracks included: UPFAG makes 3 calls per iteration without them, and with them 3.7 or 3.8 as
+# the rounding of the processor has it. A gradient that is not passed on is one more.
 @pytest.mark.parametrize(
     ("name", "per_iteration"),
-    [("panoc", 1.3), ("spectral", 1.3), ("fast_gradient", 1.1), ("adaptive", 1.2), ("upfag", 3.7)],
+    [("panoc", 1.3), ("spectral", 1.3), ("fast_gradient", 1.1), ("adaptive", 1.2), ("upfag", 4.2)],
 )
 def test_gradients_are_passed_on(name, per_iteration):
     _, c, psi = separable()
