@@ -160,7 +160,7 @@ def test_ctrl_c_returns_the_best_point_so_far() -> None:
         return 0.5 * (x @ x)
 
     problem = Problem(f, equality=lambda x: x[:1] - 1)
-    solution = power_alm(problem, vector(3, -1), eps_phi=1e-13, eps_A=1e-13)
+    solution = power_alm(problem, vector(3, -1), lam=1e-3, eps_phi=1e-13, eps_A=1e-13)
     assert solution.status is Status.INTERRUPTED
     assert len(solution.records) >= 1
     assert solution.residuals.primal == min(r.primal_residual for r in solution.records)
@@ -211,7 +211,8 @@ def test_a_callback_sees_every_record_and_can_end_the_run() -> None:
         seen.append(record)
         return len(seen) == 2
 
-    solution = power_alm(KNOWN.problem, KNOWN.x_1, callback=callback, eps_phi=1e-13, eps_A=1e-13)
+    settings = {"lam": 1e-3, "eps_phi": 1e-13, "eps_A": 1e-13}  # far more than two iterations
+    solution = power_alm(KNOWN.problem, KNOWN.x_1, callback=callback, **settings)
     assert solution.status is Status.INTERRUPTED
     assert solution.records == seen
 

@@ -49,11 +49,13 @@ ALLOWED = {
     "feasibility": {"functional", "problem", "prox", "result", "solvers"},
     "multipliers": {"problem", "prox", "result", "solvers"},
     "certificate": {"dual", "multipliers", "oracle", "problem", "result"},
+    "active_set": {"certificate", "oracle", "problem", "prox"},
     "start": {"dual", "feasibility", "functional", "oracle", "problem"},
     "outlook": {"certificate", "feasibility", "oracle", "problem", "result"},
     "tolerance": {"dual", "result"},
     "outer": {
-        *("certificate", "dual", "oracle", "outlook", "problem", "result", "solvers", "tolerance"),
+        *("active_set", "certificate", "dual", "oracle", "outlook", "problem", "result", "solvers"),
+        "tolerance",
     },
     "alm": {"dual", "outer", "outlook", "problem", "progress", "result", "solvers", "start"},
 }

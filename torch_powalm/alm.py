@@ -59,7 +59,8 @@ def power_alm(
 
     It ends when ‖(A, max(B, 0))‖ ≤ eps_A and the stationarity and complementarity of (x, ŷ) are at
     most eps_phi, both computed anew, with ŷ = y + β∇φ(r(x)) taken before step 3, or least-squares
-    multipliers where these are better. Only then the status is CONVERGED.
+    multipliers where these are better. Only then the status is CONVERGED. Where g is a box and few
+    unknowns are inside of it, an active-set method tries to end the run after step 1.
 
     Example:
         solution = power_alm(Problem(f, equality=A), x_1)
@@ -73,7 +74,8 @@ def power_alm(
         omega: growth of the penalty, ≥ 1; None for 3, with a sufficient decrease of ¼ unless
             another one is given.
         lam: factor λ of the inner tolerance, > 0; while β does not grow the tolerance goes on
-            falling. None for a tolerance that falls from the first residual to eps_phi/2.
+            falling, and no active-set method is tried. None for a tolerance that falls from the
+            first residual to eps_phi/2.
         sigma: dual step rule: "penalty" (σ = β) or "paper".
         sigma_1: first dual step of the rule "paper", ≥ 0.
         beta_max: largest penalty, ≥ beta_1.

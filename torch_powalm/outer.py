@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from torch_powalm.active_set import finish
 from torch_powalm.certificate import Certified, certify
 from torch_powalm.dual import DualState
 from torch_powalm.oracle import Point
@@ -72,6 +73,7 @@ class OuterLoop:
             violation = max(self.point.residuals.primal, dual.residual_norm(at.r)) / self.eps_A
             step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
             self.status = self.outlook.see(self.point, step, dual.beta, inner.status)
+            self._finish(inner)
         if inner.status is Status.INTERRUPTED:
             self.end(Status.INTERRUPTED)
         self.tolerance.follow(dual)
@@ -119,6 +121,25 @@ class OuterLoop:
             stop=lambda: psi.has_failed() or self.budget.used_up(),
         )
         return replace(inner, status=Status.STALLED) if psi.starves() else inner
+
+    def _finish(self, inner: InnerResult) -> None:
+        """End at a solution near the point, if a search that is short beside the last one finds it.
+
+        With the user's λ the run is Algorithm 1 as it stands, without this.
+        """
+        if self.status is not None or self.tolerance.lam is not None:
+            return
+        found = finish(
+            self.problem,
+            self.point,
+            self.eps_phi,
+            self.eps_A,
+            max_columns=inner.iterations,
+            stop=self.budget.used_up,
+        )
+        if found is not None:
+            self.point, self.at = found, self.problem.oracle.at(found.x)
+            self.status = self.outlook.see_solution(found)
 
     def _certify(self, at: Point) -> Certified:
         return certify(self.problem, self.dual, at, self.eps_phi, self.eps_A)

@@ -119,13 +119,17 @@ class Outlook:
 
         self.breakdowns = self.breakdowns + 1 if inner is Status.NOT_FINITE else 0
         if merit <= 1:
-            self.best = point
-            return Status.CONVERGED
+            return self.see_solution(point)
         if self.breakdowns == _BREAKDOWNS:
             return Status.NOT_FINITE
         if self.idle >= _PATIENCE and not step.beta < beta < _GROWTH * self.beta:
             return Status.STALLED
         return None
+
+    def see_solution(self, point: Certified) -> Status:
+        """Take a point into account that holds both tolerances."""
+        self.best = point
+        return Status.CONVERGED
 
     def end(self, status: Status) -> Status:
         """How the run ends: converged where a bound was reached and the best point is good enough.

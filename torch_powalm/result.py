@@ -132,7 +132,7 @@ class OuterRecord:
         function_calls: evaluations of f.
         gradient_calls: evaluations of ∇f.
         seconds: wall time.
-        multiplier: which one certified: "weight" for y + β∇φ, or "least squares".
+        multiplier: which one certified: "weight" for y + β∇φ, "least squares", or "active set".
     """
 
     k: int

@@ -12,7 +12,7 @@ its bound counts as free.
 
 from torch_powalm.prox.affine import Affine
 from torch_powalm.prox.ball import Ball
-from torch_powalm.prox.base import Proximable
+from torch_powalm.prox.base import Bounded, Proximable
 from torch_powalm.prox.box import Box
 from torch_powalm.prox.l1 import L1
 from torch_powalm.prox.l2_group import L2Group
@@ -28,6 +28,7 @@ __all__ = [
     "L1",
     "Affine",
     "Ball",
+    "Bounded",
     "Box",
     "L2Group",
     "NonNegative",

@@ -1,6 +1,6 @@
 """What a convex term g has to offer."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
@@ -24,3 +24,15 @@ class Proximable(Protocol):
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Distance from −v to ∂g(x)."""
+
+
+Bounds: TypeAlias = tuple[float | Tensor, float | Tensor]
+
+
+@runtime_checkable
+class Bounded(Proximable, Protocol):
+    """The indicator of a box."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """The lower and the upper bounds, −inf and inf where there are none."""

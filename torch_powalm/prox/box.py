@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torch_powalm.prox.base import Bounds
 from torch_powalm.prox.checks import as_tensor, first
 from torch_powalm.prox.faces import indicator, like
 from torch_powalm.prox.norms import length, rounding
@@ -39,6 +40,11 @@ class Box:
             # clamp takes two floats or two tensors
             object.__setattr__(self, "lower", lower)
             object.__setattr__(self, "upper", upper)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Both bounds."""
+        return self.lower, self.upper
 
     def value(self, x: Tensor) -> float:
         """0 if lower ≤ x ≤ upper, else inf."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from torch_powalm.prox.base import Bounds
 from torch_powalm.prox.faces import indicator, shorten_by_orthant
 from torch_powalm.prox.norms import length
 
@@ -15,6 +16,7 @@ class NonNegative:
     """Indicator of {x : x ≥ 0}."""
 
     is_indicator: ClassVar[bool] = True
+    bounds: ClassVar[Bounds] = (0.0, math.inf)
 
     def value(self, x: Tensor) -> float:
         """0 if x ≥ 0, else inf."""

@@ -1,10 +1,12 @@
 """No term."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from torch_powalm.prox.base import Bounds
 from torch_powalm.prox.norms import length
 
 
@@ -13,6 +15,7 @@ class Zero:
     """No term: g(x) = 0."""
 
     is_indicator: ClassVar[bool] = True
+    bounds: ClassVar[Bounds] = (-math.inf, math.inf)
 
     def value(self, x: Tensor) -> float:
         """0."""
