@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 
 from torch_powalm.certificate import Certified
-from torch_powalm.oracle import Point
+from torch_powalm.linearisation import Linearisation, on_host
 from torch_powalm.problem import Problem
-from torch_powalm.prox import Bounded
+from torch_powalm.prox import Bounded, Proximable
 
 _CHANGES = 30  # of the active set
 _LARGEST = 300  # free unknowns and active constraints: the size of a dense linear system
-_CORRECTIONS = 3  # Newton steps with the matrix of the linearisation
-_REGULAR = 1e-10  # δ, relative to ‖J‖²/‖H‖
+_ENTRIES = 10**7  # of all columns
+_CORRECTIONS = 2  # Newton steps with the matrix of the linearisation
+_REGULAR = 1e-10  # δ, relative to ‖H‖ where J is scaled to be as large
+_SAME = 1e-3  # change of H, relative to H, that is none
+
+Bounds = tuple[Tensor, Tensor]
+Step = tuple[Tensor, Tensor]
 
 
 def finish(
@@ -43,7 +48,7 @@ def finish(
 
     H and J are known by columns, one evaluation for each unknown that is or becomes free. What is
     found is corrected with the true residuals. It counts if it holds both tolerances, and if the
-    matrix has as many negative eigenvalues as E has entries: no saddle point or maximum.
+    matrix there has as many negative eigenvalues as E has entries: no saddle point or maximum on F.
 
     Reference: Best 1996; Ferreau, Bock, Diehl 2008 (parametric active sets).
 
@@ -55,59 +60,39 @@ def finish(
         max_columns: bound on the columns.
         stop: whether the budget of the run is used up.
     """
-    if not isinstance(problem.g, Bounded):
+    bounds = _bounds(problem.g, point.x)
+    if bounds is None:
         return None
-    inside = (point.x > problem.g.bounds[0]) & (point.x < problem.g.bounds[1])
-    if not int(inside.sum()) <= min(max_columns, _LARGEST):
+    x = on_host(point.x)
+    inside = int(((x > bounds[0]) & (x < bounds[1])).sum())
+    if inside > min(max_columns, _LARGEST) or inside * (len(x) + len(point.y)) > _ENTRIES:
         return None
-    model = _Model(problem, point, problem.g, max_columns, stop)
-    matrix = model.follow()
+    way = _Way(Linearisation(problem, point.x, point.y, max_columns, stop), bounds)
+    matrix = way.follow()
     if matrix is None:
         return None
-    for _ in range(_CORRECTIONS):
-        x = problem.g.prox(model.x.view(point.x.shape), 1.0)
-        at = problem.oracle.at(x)
-        model.r = at.r
-        residuals = problem.measure(at, model.y)
-        if residuals.primal <= eps_A and residuals.dual <= eps_phi:
-            negative = int((torch.linalg.eigvalsh(matrix) < 0).sum())
-            if negative != int(model.active.sum()):
-                return None
-            return Certified(x, model.y, residuals, at.f + problem.g.value(x), "active set")
-        model.x, model.v = x.reshape(-1), at.gradient(model.y).reshape(-1)
-        step = model.solve(matrix)
-        if step is None:
+    for k in range(_CORRECTIONS + 1):
+        if k > 0 and not way.correct(matrix):
             return None
-        model.x, model.y = model.x + step[0], model.y + step[1]
+        x, y = problem.g.prox(way.x.to(point.x).view_as(point.x), 1.0), way.y.to(point.y)
+        at = problem.oracle.at(x)
+        residuals = problem.measure(at, y)
+        if residuals.primal <= eps_A and residuals.dual <= eps_phi:
+            there = Linearisation(problem, x, y, len(way.F), stop)
+            if not way.is_minimum(matrix, there):
+                return None
+            return Certified(x, y, residuals, at.f + problem.g.value(x), "active set")
     return None
 
 
-class _Model:
-    """The linearisation at a point, and x, y, v, r on the way to its solution; x is flat."""
+class _Way:
+    """From a point to the solution of its linearisation: x, y, v, r, and the sets F and E."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        point: Certified,
-        g: Bounded,
-        max_columns: int,
-        stop: Callable[[], bool],
-    ) -> None:
-        self.oracle, self.max_columns, self.stop = problem.oracle, max_columns, stop
-        self.origin, self.y_0 = point.x, point.y
-        at: Point = self.oracle.at(point.x)
-        self.lower, self.upper = (
-            torch.as_tensor(b).to(point.x).expand_as(point.x).reshape(-1) for b in g.bounds
-        )
-        self.x, self.y = point.x.reshape(-1), point.y
-        self.r, self.v = at.r, at.gradient(point.y).reshape(-1)
-        self.v_0, self.r_0 = self.v, self.r
-        self.length = float(torch.linalg.vector_norm(point.x)) or 1.0
-        self.columns: dict[int, Tensor] = {}  # of (H, J), by unknowns
-        inequality = problem.inequality(at)
-        self.inequality = torch.zeros_like(self.y, dtype=torch.bool)
-        if inequality is not None:
-            self.inequality = inequality
+    def __init__(self, model: Linearisation, bounds: Bounds) -> None:
+        self.model, (self.lower, self.upper) = model, bounds
+        self.x, self.y = on_host(model.x), on_host(model.y)
+        self.v, self.r = model.v, model.r
+        self.inequality = model.inequality
         self.active = ~self.inequality | (self.y > 0)
         # At a bound with a v that leads away from it counts as free.
         self.bounded = self.lower < self.upper  # what is not is fixed
@@ -115,15 +100,15 @@ class _Model:
         self.free &= (self.x < self.upper) | (self.v > 0)
         self.free &= self.bounded
         self.F, self.E = self._sets()
-        self.columns_F = self.x.new_zeros(0)  # those of F, side by side
-        self.delta = 0.0
+        self.columns = self.x.new_zeros(0)  # those of F
+        self.scale = self.delta = 0.0  # factor of J that makes it as large as H, and δ
 
     def follow(self) -> Tensor | None:
-        """Go to the solution of the linearisation; return the matrix there, None if not reached."""
+        """Go to the solution; return the matrix there, None if it is not reached."""
         last = -1
         for _ in range(_CHANGES):
-            matrix = self.matrix()
-            step = None if matrix is None else self.solve(matrix)
+            matrix = self._matrix(self.model)
+            step = None if matrix is None else self._newton(matrix)
             if matrix is None or step is None:
                 return None
             length, change = self._advance(*step, longest=1.0)
@@ -142,28 +127,57 @@ class _Model:
             last = change
         return None
 
-    def matrix(self) -> Tensor | None:
-        """The matrix for F and E; None where it would be too large or cost too much."""
-        F, E = self.F, self.E
-        n, size = len(F), len(F) + len(E)
-        if n == 0 or size > _LARGEST or not self._complete(F.tolist()):
+    def correct(self, matrix: Tensor) -> bool:
+        """A Newton step with the true residuals; False if there is none."""
+        x = self.x.clamp(self.lower, self.upper).to(self.model.x).view_as(self.model.x)
+        at = self.model.oracle.at(x)
+        self.x, self.r = on_host(x), on_host(at.r)
+        self.v = on_host(at.gradient(self.y.to(self.model.y)))
+        step = self._newton(matrix)
+        if step is not None:
+            self.x, self.y = self.x + step[0], self.y + step[1]
+        return step is not None
+
+    def is_minimum(self, matrix: Tensor, there: Linearisation) -> bool:
+        """Whether the matrix has the signs of a minimum; it is made anew if H has changed."""
+        n, d = len(self.F), torch.zeros_like(self.x)
+        noise = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        d[self.F] = noise / math.sqrt(n)
+        H = matrix[:n, :n]
+        # The length of ΔH d is that of the columns of ΔH, on average.
+        change = there.product(d)[self.F] - H @ d[self.F]
+        if not float(torch.linalg.vector_norm(change)) <= _SAME * float(H.abs().max()):
+            again = self._matrix(there)
+            if again is None:
+                return False
+            matrix = again
+        if not matrix.isfinite().all():
+            return False
+        return int((torch.linalg.eigvalsh(matrix) < 0).sum()) == len(self.E)
+
+    def _matrix(self, model: Linearisation) -> Tensor | None:
+        """The matrix for F and E, J scaled; None where it would be too large or cost too much."""
+        n, size = len(self.F), len(self.F) + len(self.E)
+        fits = 0 < n and size <= _LARGEST
+        columns = model.columns(self.F.tolist(), self.upper) if fits else None
+        if columns is None:
             return None
-        self.columns_F = torch.stack([self.columns[i] for i in F.tolist()], 1)
-        H, J = self.columns_F[F], self.columns_F[len(self.x) + E]
+        self.columns = columns
+        H, J = columns[self.F], columns[len(self.x) + self.E]
         if self.delta == 0:
             H_max, J_max = (float(part.abs().max()) if len(part) else 0.0 for part in (H, J))
-            self.delta = _REGULAR * (J_max**2 / (H_max or 1.0) or 1.0)
+            self.scale = (H_max or 1.0) / (J_max or 1.0)
+            self.delta = max(_REGULAR, model.eps**0.8) * (H_max or 1.0)
         matrix = H.new_zeros(size, size)
         matrix[:n, :n] = (H + H.T) / 2
-        matrix[n:, :n], matrix[:n, n:] = J, J.T
+        matrix[n:, :n], matrix[:n, n:] = self.scale * J, self.scale * J.T
         matrix.diagonal()[n:] = -self.delta
         return matrix
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The steps of x and y, 0 beside F and E; None if there is none."""
-        return self._solve(matrix, -torch.cat((self.v[self.F], self.r[self.E])))
+    def _newton(self, matrix: Tensor) -> Step | None:
+        return self._solve(matrix, -torch.cat((self.v[self.F], self.scale * self.r[self.E])))
 
-    def _leap(self, matrix: Tensor, i: int) -> tuple[Tensor, Tensor] | None:
+    def _leap(self, matrix: Tensor, i: int) -> Step | None:
         """The direction in which x_i leaves its bound while all other conditions hold."""
         if i >= len(self.x):
             return None
@@ -176,12 +190,13 @@ class _Model:
         sign = inward * float(step[0][i].sign())
         return sign * step[0], sign * step[1]
 
-    def _solve(self, matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _solve(self, matrix: Tensor, right: Tensor) -> Step | None:
+        """The steps of x and y, 0 beside F and E; None if there is none."""
         step, info = torch.linalg.solve_ex(matrix, right)
         if info.item() != 0 or not step.isfinite().all():
             return None
         dx, dy = torch.zeros_like(self.x), torch.zeros_like(self.y)
-        dx[self.F], dy[self.E] = step[: len(self.F)], step[len(self.F) :]
+        dx[self.F], dy[self.E] = step[: len(self.F)], self.scale * step[len(self.F) :]
         return dx, dy
 
     def _advance(self, dx: Tensor, dy: Tensor, longest: float) -> tuple[float, int]:
@@ -190,9 +205,8 @@ class _Model:
         Changes are numbered by unknowns, and after them by constraints.
         """
         n = len(self.x)
-        change = torch.mv(self.columns_F, dx[self.F])
-        at_origin = self.oracle.at(self.origin, objective=False)
-        dv, dr = change[:n] + at_origin.gradient(dy).reshape(-1), change[n:]
+        change = torch.mv(self.columns, dx[self.F])
+        dv, dr = change[:n] + self.model.pull(dy), change[n:]
         bound = torch.where(dx > 0, self.upper, self.lower)
         turns = torch.where(self.x <= self.lower, dv < 0, dv > 0) & self.bounded
         # The times at which something happens; nothing does where there is no movement.
@@ -225,18 +239,12 @@ class _Model:
     def _sets(self) -> tuple[Tensor, Tensor]:
         return self.free.nonzero().reshape(-1), self.active.nonzero().reshape(-1)
 
-    def _complete(self, F: list[int]) -> bool:
-        """Add the columns of F, by differences; whether that was within bounds."""
-        missing = [i for i in F if i not in self.columns]
-        if len(self.columns) + len(missing) > self.max_columns:
-            return False
-        h = torch.finfo(self.x.dtype).eps ** 0.4 * self.length
-        for i in missing:
-            if self.stop():
-                return False
-            x = self.origin.reshape(-1).clone()
-            x[i] += h if x[i] + h <= self.upper[i] else -h
-            at = self.oracle.at(x.view(self.origin.shape))
-            dr, dv = at.r - self.r_0, at.gradient(self.y_0).reshape(-1) - self.v_0
-            self.columns[i] = torch.cat((dv, dr)) / (x[i] - self.origin.reshape(-1)[i])
-        return True
+
+def _bounds(g: Proximable, x: Tensor) -> Bounds | None:
+    """The bounds of a box, one for every entry of x; None where g is none."""
+    if not (isinstance(g, Bounded) and g.is_indicator and isinstance(g.bounds, tuple)):
+        return None
+    lower, upper = (
+        on_host(torch.as_tensor(b, dtype=x.dtype, device=x.device).expand_as(x)) for b in g.bounds
+    )
+    return lower, upper

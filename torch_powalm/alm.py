@@ -132,7 +132,7 @@ def power_alm(
         while loop.status is None:
             record = loop.advance()
             bar.show(record)
-            if callback is not None and callback(record, loop.at.x) is True:
+            if callback is not None and callback(record, loop.point.x) is True:
                 loop.end(Status.INTERRUPTED)
             loop.leave_a_trap()
             if budget.used_up():

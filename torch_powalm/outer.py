@@ -65,16 +65,17 @@ class OuterLoop:
         inner = self._solve(psi)
         at = self.problem.oracle.at(inner.x)
         self.point = self._certify(at)
+        interrupted = inner.status is Status.INTERRUPTED
         if psi.falls_forever():
             step = dual.update(at.r, hold=_RESCUE)
             self.status = self.outlook.see_divergence(self.point)
         else:
+            interrupted = interrupted or self._finish(inner)
             self.at = at
             violation = max(self.point.residuals.primal, dual.residual_norm(at.r)) / self.eps_A
             step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
             self.status = self.outlook.see(self.point, step, dual.beta, inner.status)
-            self._finish(inner)
-        if inner.status is Status.INTERRUPTED:
+        if interrupted:
             self.end(Status.INTERRUPTED)
         self.tolerance.follow(dual)
         self.records.append(_record(step, self.point, inner, self.budget))
@@ -122,24 +123,27 @@ class OuterLoop:
         )
         return replace(inner, status=Status.STALLED) if psi.starves() else inner
 
-    def _finish(self, inner: InnerResult) -> None:
-        """End at a solution near the point, if a search that is short beside the last one finds it.
+    def _finish(self, inner: InnerResult) -> bool:
+        """Take a solution near the point instead, if a short search finds one; True after Ctrl-C.
 
-        With the user's λ the run is Algorithm 1 as it stands, without this.
+        The search is no longer than the last one. With the user's λ the run is Algorithm 1 as it
+        stands, without this.
         """
-        if self.status is not None or self.tolerance.lam is not None:
-            return
-        found = finish(
-            self.problem,
-            self.point,
-            self.eps_phi,
-            self.eps_A,
-            max_columns=inner.iterations,
-            stop=self.budget.used_up,
-        )
-        if found is not None:
-            self.point, self.at = found, self.problem.oracle.at(found.x)
-            self.status = self.outlook.see_solution(found)
+        if self.tolerance.lam is not None or self.outlook.is_solution(self.point):
+            return False
+        try:
+            found = finish(
+                self.problem,
+                self.point,
+                self.eps_phi,
+                self.eps_A,
+                max_columns=inner.iterations,
+                stop=self.budget.used_up,
+            )
+        except KeyboardInterrupt:
+            return True
+        self.point = found or self.point
+        return False
 
     def _certify(self, at: Point) -> Certified:
         return certify(self.problem, self.dual, at, self.eps_phi, self.eps_A)

@@ -119,17 +119,17 @@ class Outlook:
 
         self.breakdowns = self.breakdowns + 1 if inner is Status.NOT_FINITE else 0
         if merit <= 1:
-            return self.see_solution(point)
+            self.best = point
+            return Status.CONVERGED
         if self.breakdowns == _BREAKDOWNS:
             return Status.NOT_FINITE
         if self.idle >= _PATIENCE and not step.beta < beta < _GROWTH * self.beta:
             return Status.STALLED
         return None
 
-    def see_solution(self, point: Certified) -> Status:
-        """Take a point into account that holds both tolerances."""
-        self.best = point
-        return Status.CONVERGED
+    def is_solution(self, point: Certified) -> bool:
+        """Whether both tolerances hold."""
+        return self._merit(point) <= 1
 
     def end(self, status: Status) -> Status:
         """How the run ends: converged where a bound was reached and the best point is good enough.
@@ -137,7 +137,7 @@ class Outlook:
         The best point can be the start: subproblems lead away from it while y is wrong.
         """
         bounds = Status.STALLED, Status.MAX_OUTER, Status.BUDGET
-        return Status.CONVERGED if status in bounds and self._merit(self.best) <= 1 else status
+        return Status.CONVERGED if status in bounds and self.is_solution(self.best) else status
 
     def see_divergence(self, point: Certified) -> Status | None:
         """Take into account that a subproblem had no minimiser and ended at a point far below."""

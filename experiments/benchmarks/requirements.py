@@ -113,7 +113,7 @@ def _complete(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
 def answers(
     rows: Sequence[Row], robust: Sequence[Row], sizes: Sequence[Row]
 ) -> list[dict[str, str]]:
-    """One line for each requirement of the issue: what, whether it holds, the numbers."""
+    """One line for each requirement: what, whether it holds, the numbers."""
     table = [_large(rows)]
     table += [_by_hand(rows, task) for task in (GEVP, QP, SMALL)]
     table += [_by_autograd(rows, task) for task in (GEVP, QP, SMALL)]

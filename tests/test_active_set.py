@@ -1,0 +1,257 @@
+"""The active-set method at the end of a run: solutions, refusals, cost."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from torch_powalm import Problem, Status, power_alm, prox
+from torch_powalm import active_set as module
+from torch_powalm.active_set import finish
+from torch_powalm.certificate import Certified
+from torch_powalm.result import Solution
+
+F64 = torch.float64
+EPS = 1e-6
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def convex_qp(seed: int, n: int = 6, m: int = 2) -> tuple[Problem, Tensor, Tensor, Tensor, Tensor]:
+    """½xᵀQx + qᵀx, Q positive definite, Cx = b, |x| ≤ 1, with b = C·(a point inside)."""
+    M, q, C = normal(seed, n, n), 3 * normal(seed + 1, n), normal(seed + 2, m, n)
+    Q = M @ M.T + 0.1 * torch.eye(n, dtype=F64)
+    b = C @ (0.5 * normal(seed + 3, n)).clamp(-1, 1)
+    problem = Problem(
+        lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: C @ x - b, g=prox.Box(-1.0, 1.0)
+    )
+    return problem, Q, q, C, b
+
+
+def by_enumeration(Q: Tensor, q: Tensor, C: Tensor, b: Tensor) -> Tensor:
+    """The solution of a convex QP with |x| ≤ 1: the best KKT point over all faces of the box."""
+    n, m = len(q), len(b)
+    best, x_best = math.inf, torch.zeros_like(q)
+    for face in product((-1.0, 0.0, 1.0), repeat=n):
+        fixed = torch.tensor(face, dtype=F64)
+        F = fixed == 0
+        k = int(F.sum())
+        K = torch.zeros(k + m, k + m, dtype=F64)
+        K[:k, :k], K[k:, :k], K[:k, k:] = Q[F][:, F], C[:, F], C[:, F].T
+        right = torch.cat((-(Q @ fixed + q)[F], b - C @ fixed))
+        z = torch.linalg.lstsq(K, right.unsqueeze(1), driver="gelsd").solution.squeeze(1)
+        x = fixed.clone()
+        x[F] = z[:k]
+        if x.abs().max() <= 1 + 1e-9 and (C @ x - b).abs().max() <= 1e-9:
+            value = (0.5 * (x @ (Q @ x)) + q @ x).item()
+            if value < best:
+                best, x_best = value, x
+    return x_best
+
+
+def by_active_set(solution: Solution) -> bool:
+    return solution.records[-1].multiplier == "active set"
+
+
+def near(problem: Problem, x: Tensor, y: Tensor) -> Certified:
+    residuals = problem.residuals(x, y)
+    return Certified(x, y, residuals, math.nan, "weight")
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 4))
+def test_convex_qps_have_the_solution_of_all_faces(seed: int) -> None:
+    problem, *parts = convex_qp(seed)
+    solution = power_alm(problem, normal(seed + 9, 6).clamp(-1, 1), eps_phi=1e-3, eps_A=1e-3)
+    assert solution.status is Status.CONVERGED
+    assert by_active_set(solution)
+    # Far more exact than the tolerances: the linearisation of a QP is the QP.
+    torch.testing.assert_close(solution.x, by_enumeration(*parts), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("nu", [1.0, 0.7])
+@pytest.mark.parametrize("seed", range(5))
+def test_inequalities_and_bounds_change_sides(seed: int, nu: float) -> None:
+    n, m = 12, 8
+    M, q, C = normal(seed, n, n), 4 * normal(seed + 50, n), normal(seed + 100, m, n)
+    Q, b = M @ M.T / n + 0.1 * torch.eye(n, dtype=F64), normal(seed + 150, m).abs()
+    problem = Problem(
+        lambda x: 0.5 * (x @ (Q @ x)) + q @ x,
+        equality=lambda x: x[:2].sum().reshape(1) - 0.5,
+        inequality=lambda x: C @ x - b,
+        g=prox.Box(-1.0, 1.0),
+    )
+    solution = power_alm(problem, normal(seed + 200, n).clamp(-1, 1), nu=nu)
+    assert solution.status is Status.CONVERGED
+    assert by_active_set(solution)
+    x, y = solution.x, solution.y
+    v = Q @ x + q + C.T @ y[1:]
+    v[:2] += y[0]
+    B = C @ x - b
+    inside = (x > -1) & (x < 1)
+    assert inside.any()
+    assert not inside.all()
+    assert v[inside].abs().max() <= EPS
+    assert (v[x == -1] >= -EPS).all()
+    assert (v[x == 1] <= EPS).all()
+    assert abs(x[0] + x[1] - 0.5) <= EPS
+    assert B.max() <= EPS
+    assert y[1:].min() >= -EPS
+    assert (y[1:] * B).abs().max() <= EPS
+
+
+@pytest.mark.parametrize(
+    ("Q", "found"),
+    [((2.0, 1.0), True), ((-2.0, 1.0), False), ((1.0, -2.0), True)],
+    ids=["minimum", "maximum along the constraint", "negative across it only"],
+)
+def test_a_point_without_the_curvature_of_a_minimum_is_refused(
+    Q: tuple[float, float], found: bool
+) -> None:
+    # x_2 = 0: on it f = ½ Q_1 x_1², stationary at 0.
+    weights = torch.tensor(Q, dtype=F64)
+    problem = Problem(lambda x: 0.5 * (weights * x * x).sum(), equality=lambda x: x[1:])
+    x = torch.tensor([1e-3, 1e-3], dtype=F64)
+    result = finish(problem, near(problem, x, torch.zeros(1, dtype=F64)), EPS, EPS, 10)
+    assert (result is not None) is found
+    if result is not None:
+        assert result.x.abs().max() <= EPS
+
+
+def test_nonconvex_qps_go_on_where_the_way_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaps = 0
+    leap = module._Way._leap
+
+    def counted(self: module._Way, matrix: Tensor, i: int) -> tuple[Tensor, Tensor] | None:
+        nonlocal leaps
+        leaps += 1
+        return leap(self, matrix, i)
+
+    monkeypatch.setattr(module._Way, "_leap", counted)
+    ends = []
+    for seed in range(8):
+        S, C = normal(seed, 30, 30), normal(seed + 100, 6, 30)
+        Q, q = (S + S.T) / 2, normal(seed + 200, 30)
+        b = C @ normal(seed + 300, 30).clamp(-1, 1)
+        problem = Problem(
+            lambda x, Q=Q, q=q: 0.5 * (x @ (Q @ x)) + q @ x,
+            equality=lambda x, C=C, b=b: C @ x - b,
+            g=prox.Box(-1.0, 1.0),
+        )
+        solution = power_alm(problem, normal(seed + 400, 30).clamp(-1, 1))
+        assert solution.status is Status.CONVERGED
+        ends.append(by_active_set(solution))
+        # second-order: no feasible direction among the free unknowns lowers f
+        F = solution.x.abs() < 1
+        null = torch.linalg.svd(C[:, F]).Vh[6:]
+        if ends[-1] and len(null):
+            assert torch.linalg.eigvalsh(null @ Q[F][:, F] @ null.T).min() > 0
+    assert sum(ends) >= 6
+    assert leaps > 0
+
+
+def test_nonlinear_constraints_are_corrected_with_the_true_residuals() -> None:
+    # The point of the ellipse nearest to c: x = c/(1 + 2 y w), Σ w x² = 1.
+    c, w = torch.tensor([2.0, 1.0], dtype=F64), torch.tensor([1.0, 4.0], dtype=F64)
+    problem = Problem(
+        lambda x: 0.5 * (x - c).square().sum(),
+        equality=lambda x: ((w * x * x).sum() - 1).reshape(1),
+    )
+    solution = power_alm(problem, torch.ones(2, dtype=F64), eps_phi=1e-9, eps_A=1e-9)
+    assert solution.status is Status.CONVERGED
+    assert by_active_set(solution)
+    x, y = solution.x, solution.y
+    torch.testing.assert_close(x, c / (1 + 2 * y * w), rtol=0, atol=1e-8)
+    assert abs((w * x * x).sum() - 1) <= 1e-8
+
+
+def test_columns_are_paid_for_and_bounded() -> None:
+    problem, *_ = convex_qp(0)
+    point = near(problem, torch.zeros(6, dtype=F64), torch.zeros(2, dtype=F64))
+    calls = problem.oracle.calls
+    before = calls.gradient
+    assert finish(problem, point, EPS, EPS, 5) is None  # six unknowns are free
+    assert calls.gradient == before
+    assert finish(problem, point, EPS, EPS, 6) is not None
+    # the point, six columns, the result
+    assert calls.gradient - before <= 1 + 6 + 1 + 2
+    assert finish(problem, point, EPS, EPS, 6, lambda: True) is None
+
+
+def test_other_terms_and_many_unknowns_cost_nothing() -> None:
+    problem = Problem(lambda x: x @ x, equality=lambda x: x[:1] - 1, g=prox.Ball(2.0))
+    x, y = torch.zeros(400, dtype=F64), torch.zeros(1, dtype=F64)
+    point = near(problem, x, y)
+    before = problem.oracle.calls.gradient
+    assert finish(problem, point, EPS, EPS, 10_000) is None
+    assert problem.oracle.calls.gradient == before
+    free = Problem(lambda x: x @ x, equality=lambda x: x[:1] - 1)
+    point = near(free, x, y)
+    before = free.oracle.calls.gradient
+    assert finish(free, point, EPS, EPS, 10_000) is None
+    assert free.oracle.calls.gradient == before
+
+
+def test_a_given_lambda_is_the_plain_algorithm() -> None:
+    problem, *_ = convex_qp(0)
+    plain = power_alm(problem, torch.zeros(6, dtype=F64), lam=1e-3)
+    assert plain.status is Status.CONVERGED
+    assert {record.multiplier for record in plain.records} <= {"weight", "least squares"}
+
+
+@pytest.mark.parametrize("where", ["f", "equality"])
+def test_values_that_are_not_finite_beside_the_point_are_no_end(where: str) -> None:
+    def spoilt(x: Tensor, name: str) -> Tensor:
+        return x * math.nan if name == where and (x > 0).any() else x
+
+    problem = Problem(
+        lambda x: spoilt(x, "f") @ x, equality=lambda x: spoilt(x, "equality")[:1] + 1
+    )
+    point = near(problem, torch.zeros(3, dtype=F64), torch.zeros(1, dtype=F64))
+    assert finish(problem, point, EPS, EPS, 10) is None
+
+
+def test_shapes_types_and_the_given_point_are_kept() -> None:
+    target = torch.tensor([[2.0, -1.0], [0.25, 3.0]])
+    lower = torch.tensor([0.0, -0.5])  # broadcasts over the rows
+    problem = Problem(
+        lambda X: (X - target).square().sum(),
+        equality=lambda X: X.sum().reshape(1) - 1,
+        g=prox.Box(lower, torch.tensor(1.0)),
+    )
+    x, y = torch.full((2, 2), 0.25), torch.zeros(1)
+    result = finish(problem, near(problem, x, y), 1e-3, 1e-3, 10)
+    assert result is not None
+    assert result.x.dtype == torch.float32
+    assert torch.equal(x, torch.full((2, 2), 0.25))
+    assert torch.equal(y, torch.zeros(1))
+    # X = clamp(target − y/2, lower, 1): 1 + (−½) + 0 + 1 > 1 for y = 1, so X_11 gives way:
+    # X_12 = −½, X_22 = 1, X_21 = 0, X_11 = ½ with y = 3.
+    expected = torch.tensor([[0.5, -0.5], [0.0, 1.0]])
+    torch.testing.assert_close(result.x, expected, rtol=0, atol=1e-3)
+
+
+def test_it_saves_gradients_on_nonconvex_qps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradients() -> int:
+        total = 0
+        for seed in range(4):
+            S, C = normal(seed, 40, 40), normal(seed + 100, 8, 40)
+            Q, b = 5 * (S + S.T), C @ normal(seed + 300, 40).clamp(-1, 1)
+            problem = Problem(
+                lambda x, Q=Q: 0.5 * (x @ (Q @ x)),
+                equality=lambda x, C=C, b=b: C @ x - b,
+                g=prox.Box(-1.0, 1.0),
+            )
+            solution = power_alm(problem, normal(seed + 400, 40).clamp(-1, 1))
+            assert solution.status is Status.CONVERGED
+            total += solution.gradient_calls
+        return total
+
+    short = gradients()
+    monkeypatch.setattr("torch_powalm.outer.finish", lambda *args, **kwargs: None)
+    assert short <= 0.7 * gradients()
