@@ -148,6 +148,7 @@ def test_nonconvex_qps_go_on_where_the_way_ends(monkeypatch: pytest.MonkeyPatch)
         ends.append(by_active_set(solution))
         # second-order: no feasible direction among the free unknowns lowers f
         F = solution.x.abs() < 1
+        assert solution.x[F].abs().max() < 1 - EPS  # what has met its bound is on it
         null = torch.linalg.svd(C[:, F]).Vh[6:]
         if ends[-1] and len(null):
             assert torch.linalg.eigvalsh(null @ Q[F][:, F] @ null.T).min() > 0
@@ -168,6 +169,9 @@ def test_nonlinear_constraints_are_corrected_with_the_true_residuals() -> None:
     x, y = solution.x, solution.y
     torch.testing.assert_close(x, c / (1 + 2 * y * w), rtol=0, atol=1e-8)
     assert abs((w * x * x).sum() - 1) <= 1e-8
+    # From a thousandth away the linearisation leads to a millionth.
+    point = near(problem, x + 1e-3, y + 1e-3)
+    assert finish(problem, point, 1e-9, 1e-9, 10) is not None
 
 
 def test_columns_are_paid_for_and_bounded() -> None:
@@ -255,3 +259,93 @@ def test_it_saves_gradients_on_nonconvex_qps(monkeypatch: pytest.MonkeyPatch) ->
     short = gradients()
     monkeypatch.setattr("torch_powalm.outer.finish", lambda *args, **kwargs: None)
     assert short <= 0.7 * gradients()
+
+
+def test_bounds_are_those_of_the_box_in_the_type_of_x() -> None:
+    # 0.3 is another number in float32: unknowns on such a bound would count as free.
+    c = torch.linspace(0.25, 2.0, 100, dtype=F64)
+    problem = Problem(
+        lambda x: 0.5 * (x - c).square().sum(),
+        equality=lambda x: x.sum().reshape(1) - 29.9,
+        g=prox.Box(0.0, 0.3),
+    )
+    # x = min(c − y, 0.3) with Σ x = 29.9; the first five c are below 0.33.
+    solution = power_alm(problem, torch.zeros(100, dtype=F64))
+    assert solution.status is Status.CONVERGED
+    assert by_active_set(solution)
+    expected = (c - solution.y).clamp(max=0.3)
+    torch.testing.assert_close(solution.x, expected, rtol=0, atol=EPS)
+    assert int((solution.x < 0.3).sum()) <= 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("curvature", [1.0, -1.0])
+@pytest.mark.parametrize(("weight", "slope"), [(1.0, 1.0), (1e4, 1.0), (1.0, 1e8)])
+def test_dependent_constraints_do_not_hide_the_curvature(
+    dtype: torch.dtype, curvature: float, weight: float, slope: float
+) -> None:
+    # aᵀx = 0, three times over; f is stationary at 0, along u ⟂ a with this curvature.
+    a, u = torch.linalg.qr(normal(0, 5, 2)).Q.T.to(dtype)
+    Q = weight * (torch.eye(5, dtype=dtype) + (curvature - 1) * torch.outer(u, u))
+    rows = slope * torch.outer(torch.tensor([1.0, 1.0, 2.0], dtype=dtype), a)
+    problem = Problem(lambda x: 0.5 * (x @ (Q @ x)), equality=lambda x: rows @ x)
+    x = 1e-3 * normal(1, 5).to(dtype)
+    point = near(problem, x, torch.zeros(3, dtype=dtype))
+    result = finish(problem, point, 1e-4 * weight, 1e-4 * slope, 10)
+    assert (result is not None) is (curvature > 0)
+
+
+def test_the_curvature_is_that_of_the_point_found() -> None:
+    # min x_1 on the circle: (1, 0) is its maximum, with y = −½. With y = ½ it looks like a minimum.
+    problem = Problem(lambda x: x[0], equality=lambda x: (x @ x - 1).reshape(1))
+    x, y = torch.tensor([1.0, 0.0], dtype=F64), torch.tensor([0.5], dtype=F64)
+    assert finish(problem, near(problem, x, y), EPS, EPS, 10) is None
+    assert finish(problem, near(problem, -x, 0.8 * y), EPS, EPS, 10) is not None
+
+
+def test_half_precision_and_huge_slopes_do_not_raise() -> None:
+    problem = Problem(lambda x: x @ x, equality=lambda x: x[:1] - 1)
+    x, y = torch.zeros(3, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)
+    finish(problem, near(problem, x, y), 1e-1, 1e-1, 10)
+    steep = Problem(lambda x: x @ x, equality=lambda x: 1e155 * (x[:1] - 1))
+    x, y = torch.tensor([1.0, 0.5], dtype=F64), torch.zeros(1, dtype=F64)
+    finish(steep, near(steep, x, y), EPS, EPS, 10)
+
+
+def test_another_meaning_of_bounds_is_none() -> None:
+    class Term(prox.Ball):
+        def bounds(self) -> int:
+            return 3
+
+    problem = Problem(lambda x: x @ x, equality=lambda x: x[:1] - 1, g=Term(2.0))
+    solution = power_alm(problem, torch.zeros(2, dtype=F64))
+    assert solution.status is Status.CONVERGED
+    assert not by_active_set(solution)
+
+
+def test_ctrl_c_in_it_completes_the_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    problem, *_ = convex_qp(0)
+    x_1 = torch.zeros(6, dtype=F64)
+    with monkeypatch.context() as patch:
+        patch.setattr("torch_powalm.outer.finish", interrupted)
+        first = power_alm(problem, x_1)
+    assert first.status is Status.INTERRUPTED
+    assert len(first.records) == 1
+    monkeypatch.setattr("torch_powalm.outer.finish", lambda *args, **kwargs: None)
+    whole = power_alm(problem, x_1)
+    rest = power_alm(problem, first.state["x"], state=first.state)
+    assert torch.equal(whole.x, rest.x)
+    assert torch.equal(whole.y, rest.y)
+
+
+def test_a_callback_gets_the_point_of_the_record() -> None:
+    problem, *_ = convex_qp(0)
+    seen: list[Tensor] = []
+    solution = power_alm(
+        problem, torch.zeros(6, dtype=F64), callback=lambda record, x: seen.append(x)
+    )
+    assert by_active_set(solution)
+    assert torch.equal(seen[-1], solution.x)
