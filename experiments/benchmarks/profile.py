@@ -29,6 +29,8 @@ PARTS = {
     "lbfgs.py": "L-BFGS: pairs and direction",
     "prox_gradient.py": "proximal steps, curvature, inner products",
     "panoc.py": "search of PANOC",
+    "active_set.py": "active-set end",
+    "linearisation.py": "active-set end",
     "box.py": "prox",
     "zero.py": "prox",
     "base.py": "driver of the inner solver",
