@@ -103,8 +103,8 @@ def _tables(experiment: str, made: Sequence[Run], runs: Sequence[Run]) -> list[s
     if experiment == "beyond":
         references = [run for run in runs if run.config["rule"] == "paper"]
         return [
-            "Gradient calls to the same tolerances, median over the seeds. On the QPs all of our\n"
-            "solvers are helped by the active-set method that ends a run where few unknowns are free.\n",
+            "Gradient calls to the same tolerances, median over the seeds. On the QPs our\n"
+            "solvers are helped by the active-set method that ends a run where few are free.\n",
             tables.markdown(tables.beyond(made, references)),
         ]
     found = [tables.markdown(tables.trials(made, experiment))]
