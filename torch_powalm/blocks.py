@@ -16,6 +16,7 @@ from torch_powalm.result import Violation
 
 ConstraintFn = Callable[[], Tensor]
 BatchValue = Tensor | tuple[Tensor, Tensor]
+_FULL = frozenset((torch.float32, torch.float64))
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Block:
 
     def flat(self, value: object, size: int | None, noun: str = "") -> Tensor:
         """The value as a flat vector of at least single precision, checked."""
+        # As it should be: with many blocks, the questions below would show in the time of a step.
+        if isinstance(value, Tensor) and value.dtype in _FULL and value.shape == (size,) and size:
+            return value
         what = f"constraint {self.name!r}{noun}"
         if not isinstance(value, Tensor):
             raise TypeError(f"{what} must be a tensor, got {type(value).__name__}")
