@@ -11,7 +11,8 @@ from torch import Tensor
 from torch_powalm.certificate import Certified
 from torch_powalm.linearisation import Linearisation, on_host
 from torch_powalm.problem import Problem
-from torch_powalm.prox import Bounded, Proximable
+from torch_powalm.prox import Bounded
+from torch_powalm.prox.faces import like
 
 _CHANGES = 30  # of the active set
 _LARGEST = 300  # free unknowns and active constraints: the size of a dense linear system
@@ -20,8 +21,7 @@ _CORRECTIONS = 2  # Newton steps with the matrix of the linearisation
 _REGULAR = 1e-10  # δ, relative to ‖H‖ where J is scaled to be as large
 _SAME = 1e-3  # change of H, relative to H, that is none
 
-Bounds = tuple[Tensor, Tensor]
-Step = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]
 
 
 def finish(
@@ -60,37 +60,37 @@ def finish(
         max_columns: bound on the columns.
         stop: whether the budget of the run is used up.
     """
-    bounds = _bounds(problem.g, point.x)
-    if bounds is None:
+    g, x, y = problem.g, point.x, point.y
+    if not (isinstance(g, Bounded) and g.is_indicator and isinstance(g.bounds, tuple)):
         return None
-    x = on_host(point.x)
-    inside = int(((x > bounds[0]) & (x < bounds[1])).sum())
-    if inside > min(max_columns, _LARGEST) or inside * (len(x) + len(point.y)) > _ENTRIES:
+    lower, upper = (like(bound, x) for bound in g.bounds)
+    inside = int(((x > lower) & (x < upper)).sum())
+    if inside > min(max_columns, _LARGEST) or inside * (x.numel() + len(y)) > _ENTRIES:
         return None
-    way = _Way(Linearisation(problem, point.x, point.y, max_columns, stop), bounds)
+    bounds = (on_host(torch.zeros_like(x) + bound) for bound in (lower, upper))
+    way = _Way(Linearisation(problem, x, y, max_columns, stop), *bounds)
     matrix = way.follow()
     if matrix is None:
         return None
-    for k in range(_CORRECTIONS + 1):
-        if k > 0 and not way.correct(matrix):
-            return None
-        x, y = problem.g.prox(way.x.to(point.x).view_as(point.x), 1.0), way.y.to(point.y)
-        at = problem.oracle.at(x)
-        residuals = problem.measure(at, y)
+    for _ in range(_CORRECTIONS + 1):
+        x, y = g.prox(way.x.to(x).view_as(x), 1.0), way.y.to(y)
+        there = Linearisation(problem, x, y, len(way.F), stop)
+        residuals = problem.measure(there.at, y)
         if residuals.primal <= eps_A and residuals.dual <= eps_phi:
-            there = Linearisation(problem, x, y, len(way.F), stop)
             if not way.is_minimum(matrix, there):
                 return None
-            return Certified(x, y, residuals, at.f + problem.g.value(x), "active set")
+            return Certified(x, y, residuals, there.at.f + g.value(x), "active set")
+        if not way.correct(matrix, there):
+            return None
     return None
 
 
 class _Way:
     """From a point to the solution of its linearisation: x, y, v, r, and the sets F and E."""
 
-    def __init__(self, model: Linearisation, bounds: Bounds) -> None:
-        self.model, (self.lower, self.upper) = model, bounds
-        self.x, self.y = on_host(model.x), on_host(model.y)
+    def __init__(self, model: Linearisation, lower: Tensor, upper: Tensor) -> None:
+        self.model, self.lower, self.upper = model, lower, upper
+        self.x, self.y = model.flat, on_host(model.y)
         self.v, self.r = model.v, model.r
         self.inequality = model.inequality
         self.active = ~self.inequality | (self.y > 0)
@@ -127,12 +127,9 @@ class _Way:
             last = change
         return None
 
-    def correct(self, matrix: Tensor) -> bool:
+    def correct(self, matrix: Tensor, there: Linearisation) -> bool:
         """A Newton step with the true residuals; False if there is none."""
-        x = self.x.clamp(self.lower, self.upper).to(self.model.x).view_as(self.model.x)
-        at = self.model.oracle.at(x)
-        self.x, self.r = on_host(x), on_host(at.r)
-        self.v = on_host(at.gradient(self.y.to(self.model.y)))
+        self.x, self.v, self.r = there.flat, there.v, there.r
         step = self._newton(matrix)
         if step is not None:
             self.x, self.y = self.x + step[0], self.y + step[1]
@@ -174,10 +171,10 @@ class _Way:
         matrix.diagonal()[n:] = -self.delta
         return matrix
 
-    def _newton(self, matrix: Tensor) -> Step | None:
+    def _newton(self, matrix: Tensor) -> Pair | None:
         return self._solve(matrix, -torch.cat((self.v[self.F], self.scale * self.r[self.E])))
 
-    def _leap(self, matrix: Tensor, i: int) -> Step | None:
+    def _leap(self, matrix: Tensor, i: int) -> Pair | None:
         """The direction in which x_i leaves its bound while all other conditions hold."""
         if i >= len(self.x):
             return None
@@ -190,7 +187,7 @@ class _Way:
         sign = inward * float(step[0][i].sign())
         return sign * step[0], sign * step[1]
 
-    def _solve(self, matrix: Tensor, right: Tensor) -> Step | None:
+    def _solve(self, matrix: Tensor, right: Tensor) -> Pair | None:
         """The steps of x and y, 0 beside F and E; None if there is none."""
         step, info = torch.linalg.solve_ex(matrix, right)
         if info.item() != 0 or not step.isfinite().all():
@@ -236,15 +233,5 @@ class _Way:
             self.y = torch.where(self.active, self.y, 0.0)
         self.F, self.E = self._sets()
 
-    def _sets(self) -> tuple[Tensor, Tensor]:
+    def _sets(self) -> Pair:
         return self.free.nonzero().reshape(-1), self.active.nonzero().reshape(-1)
-
-
-def _bounds(g: Proximable, x: Tensor) -> Bounds | None:
-    """The bounds of a box, one for every entry of x; None where g is none."""
-    if not (isinstance(g, Bounded) and g.is_indicator and isinstance(g.bounds, tuple)):
-        return None
-    lower, upper = (
-        on_host(torch.as_tensor(b, dtype=x.dtype, device=x.device).expand_as(x)) for b in g.bounds
-    )
-    return lower, upper

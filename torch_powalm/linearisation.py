@@ -29,14 +29,15 @@ class Linearisation:
     ) -> None:
         self.oracle, self.max_columns, self.stop = problem.oracle, max_columns, stop
         self.x, self.y = x, y
-        at = self.oracle.at(x)
-        inequality = problem.inequality(at)
-        self.r, self.v = on_host(at.r), on_host(at.gradient(y))
+        self.at = self.oracle.at(x)
+        inequality = problem.inequality(self.at)
+        self.r, self.v = on_host(self.at.r), on_host(self.at.gradient(y))
         self.inequality = torch.zeros_like(self.r, dtype=torch.bool)
         if inequality is not None:
             self.inequality = inequality.cpu()
         self.eps = torch.finfo(x.dtype).eps
-        self.step = self.eps**0.4 * (float(torch.linalg.vector_norm(on_host(x))) or 1.0)
+        self.flat = on_host(x)
+        self.step = self.eps**0.4 * (float(torch.linalg.vector_norm(self.flat)) or 1.0)
         self._columns: dict[int, Tensor] = {}
 
     def columns(self, unknowns: Sequence[int], upper: Tensor) -> Tensor | None:
@@ -49,19 +50,17 @@ class Linearisation:
         missing = [i for i in unknowns if i not in self._columns]
         if len(self._columns) + len(missing) > self.max_columns:
             return None
-        x = on_host(self.x)
         for i in missing:
             if self.stop():
                 return None
-            direction = torch.zeros_like(x)
-            direction[i] = 1.0 if x[i] + self.step <= upper[i] else -1.0
+            direction = torch.zeros_like(self.flat)
+            direction[i] = 1.0 if self.flat[i] + self.step <= upper[i] else -1.0
             self._columns[i] = self.product(direction) * direction[i]
         return torch.stack([self._columns[i] for i in unknowns], 1)
 
     def product(self, d: Tensor) -> Tensor:
         """(H, J) d, one evaluation."""
-        x = torch.add(on_host(self.x), d, alpha=self.step).to(self.x).view_as(self.x)
-        at = self.oracle.at(x)
+        at = self.oracle.at(torch.add(self.flat, d, alpha=self.step).to(self.x).view_as(self.x))
         r, v = on_host(at.r), on_host(at.gradient(self.y))
         return torch.cat((v - self.v, r - self.r)).div(self.step)
 
