@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -157,3 +158,24 @@ def paper_sigma(sigma_1: float, A_1: float, A: float, nu: float, k: int) -> floa
     """Algorithm 1, line 3."""
     decay = A_1**nu * math.log(2) ** 2 / (A**nu * (k + 1) * math.log(k + 2) ** 2)
     return sigma_1 * min(1.0, decay)
+
+
+def box_qp(Q: Tensor, q: Tensor, C: Tensor, b: Tensor) -> Tensor:
+    """Minimiser of ½xᵀQx + qᵀx, Q > 0, with Cx = b and |x| ≤ 1: the best over all faces."""
+    n, m = len(q), len(b)
+    best, x_best = math.inf, torch.zeros_like(q)
+    for face in product((-1.0, 0.0, 1.0), repeat=n):
+        fixed = torch.tensor(face, dtype=q.dtype)
+        F = fixed == 0
+        k = int(F.sum())
+        K = torch.zeros(k + m, k + m, dtype=q.dtype)
+        K[:k, :k], K[k:, :k], K[:k, k:] = Q[F][:, F], C[:, F], C[:, F].T
+        right = torch.cat((-(Q @ fixed + q)[F], b - C @ fixed))
+        z = torch.linalg.lstsq(K, right.unsqueeze(1), driver="gelsd").solution.squeeze(1)
+        x = fixed.clone()
+        x[F] = z[:k]
+        if x.abs().max() <= 1 + 1e-9 and (C @ x - b).abs().max() <= 1e-9:
+            value = (0.5 * (x @ (Q @ x)) + q @ x).item()
+            if value < best:
+                best, x_best = value, x
+    return x_best

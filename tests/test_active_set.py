@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import pytest
 import torch
+from problems import vector
+from reference import box_qp
 from torch import Tensor
 
 from torch_powalm import Problem, Status, power_alm, prox
@@ -23,36 +24,19 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
+def in_the_box(Q: Tensor, q: Tensor, C: Tensor, b: Tensor) -> Problem:
+    """½xᵀQx + qᵀx with Cx = b and |x| ≤ 1."""
+    return Problem(
+        lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: C @ x - b, g=prox.Box(-1.0, 1.0)
+    )
+
+
 def convex_qp(seed: int, n: int = 6, m: int = 2) -> tuple[Problem, Tensor, Tensor, Tensor, Tensor]:
-    """½xᵀQx + qᵀx, Q positive definite, Cx = b, |x| ≤ 1, with b = C·(a point inside)."""
+    """The problem and Q, q, C, b; Q positive definite, b = C·(a point inside)."""
     M, q, C = normal(seed, n, n), 3 * normal(seed + 1, n), normal(seed + 2, m, n)
     Q = M @ M.T + 0.1 * torch.eye(n, dtype=F64)
     b = C @ (0.5 * normal(seed + 3, n)).clamp(-1, 1)
-    problem = Problem(
-        lambda x: 0.5 * (x @ (Q @ x)) + q @ x, equality=lambda x: C @ x - b, g=prox.Box(-1.0, 1.0)
-    )
-    return problem, Q, q, C, b
-
-
-def by_enumeration(Q: Tensor, q: Tensor, C: Tensor, b: Tensor) -> Tensor:
-    """The solution of a convex QP with |x| ≤ 1: the best KKT point over all faces of the box."""
-    n, m = len(q), len(b)
-    best, x_best = math.inf, torch.zeros_like(q)
-    for face in product((-1.0, 0.0, 1.0), repeat=n):
-        fixed = torch.tensor(face, dtype=F64)
-        F = fixed == 0
-        k = int(F.sum())
-        K = torch.zeros(k + m, k + m, dtype=F64)
-        K[:k, :k], K[k:, :k], K[:k, k:] = Q[F][:, F], C[:, F], C[:, F].T
-        right = torch.cat((-(Q @ fixed + q)[F], b - C @ fixed))
-        z = torch.linalg.lstsq(K, right.unsqueeze(1), driver="gelsd").solution.squeeze(1)
-        x = fixed.clone()
-        x[F] = z[:k]
-        if x.abs().max() <= 1 + 1e-9 and (C @ x - b).abs().max() <= 1e-9:
-            value = (0.5 * (x @ (Q @ x)) + q @ x).item()
-            if value < best:
-                best, x_best = value, x
-    return x_best
+    return in_the_box(Q, q, C, b), Q, q, C, b
 
 
 def by_active_set(solution: Solution) -> bool:
@@ -71,7 +55,7 @@ def test_convex_qps_have_the_solution_of_all_faces(seed: int) -> None:
     assert solution.status is Status.CONVERGED
     assert by_active_set(solution)
     # Far more exact than the tolerances: the linearisation of a QP is the QP.
-    torch.testing.assert_close(solution.x, by_enumeration(*parts), rtol=0, atol=1e-6)
+    torch.testing.assert_close(solution.x, box_qp(*parts), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("nu", [1.0, 0.7])
@@ -114,9 +98,9 @@ def test_a_point_without_the_curvature_of_a_minimum_is_refused(
     Q: tuple[float, float], found: bool
 ) -> None:
     # x_2 = 0: on it f = ½ Q_1 x_1², stationary at 0.
-    weights = torch.tensor(Q, dtype=F64)
+    weights = vector(*Q)
     problem = Problem(lambda x: 0.5 * (weights * x * x).sum(), equality=lambda x: x[1:])
-    x = torch.tensor([1e-3, 1e-3], dtype=F64)
+    x = vector(1e-3, 1e-3)
     result = finish(problem, near(problem, x, torch.zeros(1, dtype=F64)), EPS, EPS, 10)
     assert (result is not None) is found
     if result is not None:
@@ -138,12 +122,7 @@ def test_nonconvex_qps_go_on_where_the_way_ends(monkeypatch: pytest.MonkeyPatch)
         S, C = normal(seed, 30, 30), normal(seed + 100, 6, 30)
         Q, q = (S + S.T) / 2, normal(seed + 200, 30)
         b = C @ normal(seed + 300, 30).clamp(-1, 1)
-        problem = Problem(
-            lambda x, Q=Q, q=q: 0.5 * (x @ (Q @ x)) + q @ x,
-            equality=lambda x, C=C, b=b: C @ x - b,
-            g=prox.Box(-1.0, 1.0),
-        )
-        solution = power_alm(problem, normal(seed + 400, 30).clamp(-1, 1))
+        solution = power_alm(in_the_box(Q, q, C, b), normal(seed + 400, 30).clamp(-1, 1))
         assert solution.status is Status.CONVERGED
         ends.append(by_active_set(solution))
         # second-order: no feasible direction among the free unknowns lowers f
@@ -158,7 +137,7 @@ def test_nonconvex_qps_go_on_where_the_way_ends(monkeypatch: pytest.MonkeyPatch)
 
 def test_nonlinear_constraints_are_corrected_with_the_true_residuals() -> None:
     # The point of the ellipse nearest to c: x = c/(1 + 2 y w), Σ w x² = 1.
-    c, w = torch.tensor([2.0, 1.0], dtype=F64), torch.tensor([1.0, 4.0], dtype=F64)
+    c, w = vector(2.0, 1.0), vector(1.0, 4.0)
     problem = Problem(
         lambda x: 0.5 * (x - c).square().sum(),
         equality=lambda x: ((w * x * x).sum() - 1).reshape(1),
@@ -246,11 +225,7 @@ def test_it_saves_gradients_on_nonconvex_qps(monkeypatch: pytest.MonkeyPatch) ->
         for seed in range(4):
             S, C = normal(seed, 40, 40), normal(seed + 100, 8, 40)
             Q, b = 5 * (S + S.T), C @ normal(seed + 300, 40).clamp(-1, 1)
-            problem = Problem(
-                lambda x, Q=Q: 0.5 * (x @ (Q @ x)),
-                equality=lambda x, C=C, b=b: C @ x - b,
-                g=prox.Box(-1.0, 1.0),
-            )
+            problem = in_the_box(Q, torch.zeros(40, dtype=F64), C, b)
             solution = power_alm(problem, normal(seed + 400, 40).clamp(-1, 1))
             assert solution.status is Status.CONVERGED
             total += solution.gradient_calls
@@ -298,7 +273,7 @@ def test_dependent_constraints_do_not_hide_the_curvature(
 def test_the_curvature_is_that_of_the_point_found() -> None:
     # min x_1 on the circle: (1, 0) is its maximum, with y = −½. With y = ½ it looks like a minimum.
     problem = Problem(lambda x: x[0], equality=lambda x: (x @ x - 1).reshape(1))
-    x, y = torch.tensor([1.0, 0.0], dtype=F64), torch.tensor([0.5], dtype=F64)
+    x, y = vector(1.0, 0.0), vector(0.5)
     assert finish(problem, near(problem, x, y), EPS, EPS, 10) is None
     assert finish(problem, near(problem, -x, 0.8 * y), EPS, EPS, 10) is not None
 
@@ -308,7 +283,7 @@ def test_half_precision_and_huge_slopes_do_not_raise() -> None:
     x, y = torch.zeros(3, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)
     finish(problem, near(problem, x, y), 1e-1, 1e-1, 10)
     steep = Problem(lambda x: x @ x, equality=lambda x: 1e155 * (x[:1] - 1))
-    x, y = torch.tensor([1.0, 0.5], dtype=F64), torch.zeros(1, dtype=F64)
+    x, y = vector(1.0, 0.5), torch.zeros(1, dtype=F64)
     finish(steep, near(steep, x, y), EPS, EPS, 10)
 
 
