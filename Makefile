@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint demo demo-training reproduce train bench clean
+.PHONY: test lint mutants demo demo-training reproduce train bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2
@@ -15,7 +15,12 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Clusters 1,000 of the carried images; offline.
+# Mutation testing of the formulas, the dual state and the certificate; ten minutes on one core.
+# tests/MUTANTS.md lists the survivors.
+mutants: $(VENV)/dev
+	$(BIN)/python -m tests.mutants
+
+# Clusters 1,000 images of the sample in the repository; works offline.
 demo: $(VENV)/dev
 	$(BIN)/python -m experiments.features
 	$(BIN)/python -m experiments.solve -m experiment=demo
@@ -24,8 +29,8 @@ demo: $(VENV)/dev
 demo-training: $(VENV)/dev
 	$(BIN)/python -m experiments.demo_training
 
-# The paper on the complete data, on all cores; DATA=FOLDER for a local copy, else they are downloaded.
-# A second call goes on where the first was stopped.
+# The paper's experiments on the complete data, on all cores; DATA=FOLDER uses a local copy, else the
+# data are downloaded. A second call continues where the first one stopped.
 RUNS := outputs/reproduce
 IMAGES = data.root=$(if $(DATA),$(DATA),outputs/data) data.download=$(if $(DATA),false,true)
 SOLVE = $(BIN)/python -m experiments.solve -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS) \
@@ -41,30 +46,31 @@ reproduce: $(VENV)/dev
 	$(SOLVE) experiment=beyond
 	$(SOLVE) experiment=beyond problem=clustering_mnist,clustering_fashion seed=0 $(IMAGES)
 	$(SOLVE) experiment=qp_double 'seed=range(10,100)'
-	$(BIN)/python -m experiments.gather $(RUNS) --keep experiments/results/runs
-	$(BIN)/python -m experiments.gather experiments/results/runs --output experiments/results \
-		--report experiments/REPRODUCTION.md
+	$(BIN)/python -m experiments.gather $(RUNS) --keep experiments/results
+	$(BIN)/python -m experiments.gather experiments/results --report experiments/REPRODUCTION.md
 
-# Constrained trainings beside what one would do instead; DATA as above. Goes on where it was stopped.
-TRAININGS := experiments/results/training
+# Constrained trainings, ours and the alternatives; DATA as above. Continues where it stopped.
+TRAININGS := outputs/train
+TRAIN = $(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS) \
+	output=$(TRAININGS) $(IMAGES)
 train: $(VENV)/benchmarks
 	for experiment in neyman_pearson orthonormal; do \
-		$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS) \
-			experiment=$$experiment output=$(TRAININGS) $(IMAGES) || exit 1; done
+		$(TRAIN) experiment=$$experiment method=unconstrained,penalty,cooper || exit 1; \
+		$(TRAIN) experiment=$$experiment method=powalm method.nu=0.5,0.7,0.8,1.0 || exit 1; done
 	$(BIN)/python -m experiments.benchmarks.training_cost
-	$(BIN)/python -m experiments.train_report $(TRAININGS) --output experiments/results \
-		--report experiments/TRAINING.md
+	$(BIN)/python -m experiments.gather $(TRAININGS) --keep experiments/results
+	$(BIN)/python -m experiments.training_report experiments/results --report experiments/TRAINING.md
 
-# Side by side with the peers, and experiments/BENCHMARKS.md from the results; DATA as above, else the
-# carried images. Some three hours: failures of peers run until their time is up.
+# Comparison with the peers and experiments/BENCHMARKS.md; DATA as above, else the sample of the images
+# in the repository. Takes about three hours, since peers that fail run until their time is up.
 BENCHMARKS := OMP_NUM_THREADS=1 $(BIN)/python -m experiments.benchmarks
 bench: $(VENV)/benchmarks
 	-$(BIN)/uv pip install --quiet --python $(BIN)/python cyipopt
 	$(BENCHMARKS).overhead
-	$(BENCHMARKS).deterministic $(if $(DATA),--root $(DATA))
+	$(BENCHMARKS).solver_comparison $(if $(DATA),--root $(DATA))
 	$(BENCHMARKS).robust
 	$(BENCHMARKS).scaling
-	$(BENCHMARKS).report
+	$(BENCHMARKS).benchmark_report
 
 # uv installs several times faster than pip; the stamp files are renewed when the dependencies change.
 $(VENV)/dev $(VENV)/benchmarks: pyproject.toml

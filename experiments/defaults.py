@@ -1,13 +1,12 @@
-"""Which settings of the dual side train well: three small problems, a grid, three seeds.
+"""Search for good dual settings in training: three small problems, a grid, three seeds.
 
     python -m experiments.defaults [--seeds 3] [--epochs 40]
 
-Writes experiments/results/defaults.csv (one row per problem and setting, medians over seeds) and
-prints the ranking that experiments/DEFAULTS.md discusses. Every run is one thread.
+Writes experiments/results/defaults.csv (one row for each problem and setting, medians over seeds)
+and prints the ranking that experiments/DEFAULTS.md discusses. Every run uses one thread.
 """
 
 import argparse
-import csv
 import itertools
 import math
 import multiprocessing
@@ -16,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from experiments.problems.trainings import PROBLEMS, Outcome, train
-from experiments.progress import track
+from experiments.atomic_files import write_csv
+from experiments.counting_bar import track
+from experiments.problems.small_trainings import PROBLEMS, Outcome, train
 from torch_powalm import PowerALMOptimizer
 
 RESULTS = Path(__file__).parent / "results" / "defaults.csv"
@@ -27,11 +27,11 @@ GRID = {
     "omega": [1.0, 1.1, 1.3],
     "sigma": ["penalty", "paper"],
 }
-TOLERANCE = 1e-2  # on the largest entry of a violation
+TOLERANCE = 1e-2  # largest violation of a feasible run
 
 
 def run(job: tuple[str, dict[str, float | str], int, int]) -> Outcome:
-    """One training."""
+    """Run one training."""
     problem, setting, seed, epochs = job
     torch.set_num_threads(1)
     training = PROBLEMS[problem](torch.Generator().manual_seed(seed))
@@ -79,18 +79,15 @@ def main() -> None:
                 "feasible": sum(run.violation <= TOLERANCE for run in runs),
             }
         )
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    with args.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(
-            {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
-        )
+    rounded = [
+        {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
+    ]
+    write_csv(args.output, rounded)
     print(ranking(rows, args.seeds))
 
 
 def ranking(rows: list[dict[str, object]], seeds: int) -> str:
-    """The best settings: most feasible runs first, then the loss relative to the best feasible."""
+    """The settings by number of feasible runs, then by loss relative to the best feasible one."""
     best = {
         problem: min(
             (float(r["loss"]) for r in rows if r["problem"] == problem and r["feasible"] == seeds),

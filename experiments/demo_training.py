@@ -1,9 +1,9 @@
-"""A small constrained training, offline: no digit may have a loss above 0.35.
+"""A small constrained training, offline: no digit may have a mean loss above 0.35.
 
     python -m experiments.demo_training [--epochs 60] [--output outputs/demo_training]
 
-Trains the same small classifier without the constraints, and with them for ν = 0.8 and ν = 1, on
-the digits that scikit-learn carries. Prints a table and writes a figure.
+Trains a small classifier on scikit-learn's digits, without constraints and with them for ν = 0.8
+and ν = 1. Prints a table and writes a figure.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.problems.trainings import Outcome, class_losses, train
-from experiments.progress import track
+from experiments.counting_bar import track
+from experiments.problems.small_trainings import Outcome, class_losses, train
 from torch_powalm import DualRecord, PowerALMOptimizer
 
 METHODS = {
@@ -26,12 +26,12 @@ METHODS = {
     "ν = 0.8": {"nu": 0.8},
     "ν = 1": {"nu": 1.0},
 }
-COLOURS = {"unconstrained": "0.5", "ν = 0.8": "C0", "ν = 1": "C3"}
+COLORS = {"unconstrained": "0.5", "ν = 0.8": "C0", "ν = 1": "C3"}
 History = list[tuple[Outcome, DualRecord]]
 
 
 def main() -> None:
-    """Train, print, draw."""
+    """Train, print the table, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--output", type=Path, default=Path("outputs/demo_training"))
@@ -84,12 +84,12 @@ def draw(histories: dict[str, History], path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     for name, history in histories.items():
         epochs = range(1, len(history) + 1)
-        colour = COLOURS[name]
+        color = COLORS[name]
         violation = [max(outcome.violation, 1e-4) for outcome, _ in history]
-        axes[0].semilogy(epochs, violation, color=colour, label=name)
-        axes[1].plot(epochs, [outcome.loss for outcome, _ in history], color=colour, label=name)
+        axes[0].semilogy(epochs, violation, color=color, label=name)
+        axes[1].plot(epochs, [outcome.loss for outcome, _ in history], color=color, label=name)
         if name != "unconstrained":
-            axes[2].plot(epochs, [r.y_norm for _, r in history], color=colour, label=name)
+            axes[2].plot(epochs, [r.y_norm for _, r in history], color=color, label=name)
     axes[0].axhline(1e-2, color="0.8", linewidth=0.8)
     axes[0].set_ylabel("largest violation (floor 1e-4)")
     axes[1].set_ylabel("mean loss")

@@ -2,9 +2,12 @@
 
     python -m experiments.features dataset=mnist|fashion_mnist [data.root=FOLDER] [n=1000]
 
-Trains the network once for each setting and keeps it with the features, for `solve` to read.
+Trains the network once for each combination of settings and stores it with its features, which
+`experiments.solve` reads.
 """
 
+import hashlib
+import json
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,14 +20,15 @@ from hydra.utils import instantiate
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from experiments import entry, records
+from experiments import hydra_cli
+from experiments.atomic_files import replacing
 from experiments.data.images import Source
 
 
-@hydra.main(version_base="1.3", config_path=entry.CONFIGS, config_name="features")
-@entry.one_line
+@hydra.main(version_base="1.3", config_path=hydra_cli.CONFIGS, config_name="features")
+@hydra_cli.one_line
 def main(cfg: DictConfig) -> None:
-    """Train or read, and say where the features are."""
+    """Train or read, and print where the features are."""
     torch.set_num_threads(cfg.threads)
     features = instantiate(cfg.features)
     print(
@@ -35,14 +39,14 @@ def main(cfg: DictConfig) -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """How the network is trained: Adam, until the held-out loss has stopped falling.
+    """Training of the network: Adam, until the held-out loss stops falling.
 
     Args:
         hidden: width of the middle layer, at least 1.
         lr: step size of Adam, > 0.
         batch_size: images of a step, at least 1.
         max_epochs: bound on the epochs, at least 1.
-        patience: epochs without a smaller held-out loss until it ends, at least 1.
+        patience: epochs without a smaller held-out loss before training ends, at least 1.
     """
 
     hidden: int = 128
@@ -61,7 +65,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Features:
-    """Outputs of the network with what they belong to.
+    """Outputs of the network on some test images.
 
     Args:
         outputs: n × 10, before any softmax.
@@ -69,7 +73,7 @@ class Features:
         index: rows of the images in the test data.
         images: n × 28 × 28, bytes.
         accuracy: of the network on all test images.
-        path: where they are kept.
+        path: file of the features.
     """
 
     outputs: NDArray[np.float32]
@@ -83,20 +87,20 @@ class Features:
 def extract(
     data: Source, training: Training, cache: str, n: int, seed: int, progress: bool
 ) -> Features:
-    """Train the network and apply it, or read what an earlier call with the same settings kept.
+    """Train and apply the network, or read the result of an earlier call with these settings.
 
     Args:
         data: source of the images.
         training: of the network.
-        cache: folder in which features are kept.
-        n: random test images, at least 1 and at most as many as there are.
+        cache: folder of stored features.
+        n: number of random test images, at least 1 and at most all of them.
         seed: fixes the weights, the order of the batches and the choice of images.
         progress: draw a progress bar.
     """
-    data.check_root()  # also where the features are there already
+    data.check_root()  # also if the features are stored already
     settings = {"dataset": data.dataset, "part": data.part, "n": n, "seed": seed}
     settings["training"] = asdict(training)
-    folder = Path(cache) / f"{data.dataset}-{records.digest(settings)}"
+    folder = Path(cache) / f"{data.dataset}-{_digest(settings)}"
     path = folder / "features.npz"
     if not path.exists():
         images = data.load()
@@ -106,7 +110,7 @@ def extract(
 
         folder.mkdir(parents=True, exist_ok=True)
         generator = torch.Generator().manual_seed(seed)
-        with records.replacing(folder / "network.ckpt") as checkpoint:
+        with replacing(folder / "network.ckpt") as checkpoint:
             model = network.fit(training, images, generator, checkpoint, progress)
         index = torch.randperm(len(images.test), generator=generator)[:n]
         with torch.no_grad():
@@ -118,9 +122,15 @@ def extract(
             "images": images.test[index].numpy(),
             "accuracy": np.array(network.accuracy(outputs, images.test_labels)),
         }
-        with records.replacing(path) as temporary:
+        with replacing(path) as temporary:
             np.savez_compressed(temporary, **arrays)
     return _read(path)
+
+
+def _digest(settings: dict[str, Any]) -> str:
+    """Eight characters that identify the settings."""
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _read(path: Path) -> Features:
@@ -133,4 +143,4 @@ def _read(path: Path) -> Features:
 
 
 if __name__ == "__main__":
-    entry.run(main)
+    hydra_cli.run(main)

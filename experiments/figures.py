@@ -1,4 +1,4 @@
-"""Figures of finished runs beside the paper's numbers. They read records and run nothing."""
+"""Figures of finished runs beside the paper's numbers. They only read records."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments import paper
-from experiments.records import Run
+from experiments import paper_numbers as paper
+from experiments.atomic_files import replacing
+from experiments.cluster_picture import picture
+from experiments.run_folder import Run
 from experiments.tables import by_iterations, count
 
-COLOURS = {  # one for each ν, in all figures
+COLORS = {  # one for each ν, in all figures
     0.1: "#7f7f7f",
     0.2: "#56b4e9",
     0.3: "#bcbd22",
@@ -37,7 +39,7 @@ HOLLOW = {"markerfacecolor": "none", "linestyle": "none", "markersize": 5}
 
 
 def convergence(runs: Sequence[Run], experiment: str) -> Figure:
-    """Violation and suboptimality along the run of the first seed, and the count by ν."""
+    """Violation and suboptimality during the run with the first seed, and the count by ν."""
     first = sorted((run for run in runs if run.run["seed"] == 0), key=_nu)
     drawn = paper.curves(experiment, "violation").keys() & {_nu(run) for run in first}
     figure, (violation, suboptimality, powers) = plt.subplots(
@@ -47,13 +49,13 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
         if _nu(run) in drawn or not drawn:
             history, start = run.history, run.result["start"]
             x = [0, *_counts(run)]
-            style = {"color": colour(_nu(run)), "linewidth": 1.2, "marker": ".", "markersize": 4}
+            style = {"color": color(_nu(run)), "linewidth": 1.2, "marker": ".", "markersize": 4}
             violation.semilogy(x, [start["primal_residual"], *history["primal_residual"]], **style)
             gaps = [abs(f - minimum(run)) for f in (start["objective"], *history["objective"])]
             suboptimality.semilogy(x, gaps, **style)
     for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
         for nu, points in paper.curves(experiment, panel).items():
-            axis.semilogy(*zip(*points, strict=True), marker="o", color=colour(nu), **HOLLOW)
+            axis.semilogy(*zip(*points, strict=True), marker="o", color=color(nu), **HOLLOW)
         axis.set_xscale("symlog", linthresh=100)
         axis.set_xlim(left=0)
         axis.set_xlabel(unit(runs))
@@ -67,17 +69,17 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
 
 
 def violins(runs: Sequence[Run], experiment: str) -> Figure:
-    """How counts and objectives are distributed over the instances, by ν."""
+    """Distribution of counts and objectives over the instances, by ν."""
     figure, (counts, objectives) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     nus = sorted({_nu(run) for run in runs})
     labels = []
     for i, nu in enumerate(nus):
         of_nu = [run for run in runs if _nu(run) == nu]
         good = [run for run in of_nu if run.converged]
-        _violin(counts, i, [np.log10(count(run)) for run in good], colour(nu))
-        _violin(objectives, i, [float(run.result["objective"]) for run in good], colour(nu))
+        _violin(counts, i, [np.log10(count(run)) for run in good], color(nu))
+        _violin(objectives, i, [float(run.result["objective"]) for run in good], color(nu))
         theirs = np.log10(paper.trials(experiment).get(nu, []))
-        counts.plot(np.full(len(theirs), i + 0.3), theirs, marker="o", color=colour(nu), **HOLLOW)
+        counts.plot(np.full(len(theirs), i + 0.3), theirs, marker="o", color=color(nu), **HOLLOW)
         failed = f"\n{len(of_nu) - len(good)} failed" if len(good) < len(of_nu) else ""
         labels.append(f"{nu:g}\n{len(of_nu)} runs{failed}")
     for axis in (counts, objectives):
@@ -93,11 +95,11 @@ def violins(runs: Sequence[Run], experiment: str) -> Figure:
 
 
 def clusters(run: Run) -> Figure:
-    """The images by cluster."""
-    picture = plt.imread(run.folder / "clusters.png")
-    rows = picture.shape[0] // 28
+    """The first images of each cluster."""
+    pixels = picture(run.tables["clusters"])
+    rows = pixels.shape[0] // 28
     figure, axis = plt.subplots(figsize=(6.4, 0.42 * rows + 0.5), layout="constrained")
-    axis.imshow(picture, interpolation="nearest", aspect="equal")
+    axis.imshow(pixels, interpolation="nearest", aspect="equal")
     axis.set_yticks(14 + 28 * np.arange(rows), [str(i) for i in range(rows)])
     axis.set_xticks([])
     axis.set_ylabel("cluster, numbered by its class")
@@ -128,7 +130,7 @@ def beyond(runs: Sequence[Run], references: Sequence[Run]) -> Figure:
         shift = (nus.index(nu) - (len(nus) - 1) / 2) * 0.2 * width
         x = case - 0.4 + width * (slot + 0.5) + shift
         marker = MARKERS[slot] if run.converged else "x"
-        axis.semilogy(x, run.result["gradient_calls"], marker, color=colour(nu), markersize=4.5)
+        axis.semilogy(x, run.result["gradient_calls"], marker, color=color(nu), markersize=4.5)
     axis.set_xticks(range(len(cases)), [case.replace("_", "\n") for case in cases])
     axis.set_ylabel("gradient calls")
     labels = ["the paper's choice", *methods]
@@ -137,30 +139,32 @@ def beyond(runs: Sequence[Run], references: Sequence[Run]) -> Figure:
         for marker, label in zip(MARKERS, labels, strict=False)
     ]
     handles += [Line2D([], [], marker="x", color="0.3", linestyle="none", label="did not converge")]
-    handles += [Line2D([], [], color=colour(nu), linewidth=3, label=f"ν = {nu:g}") for nu in nus]
+    handles += [Line2D([], [], color=color(nu), linewidth=3, label=f"ν = {nu:g}") for nu in nus]
     axis.legend(handles=handles, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
-def write(path: Path, figure: Figure) -> None:
-    """As PNG and SVG, beside each other."""
-    figure.savefig(path.with_suffix(".png"), dpi=120)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+def write(path: Path, figure: Figure, *formats: str) -> None:
+    """Write a figure as path.png, path.svg and so on."""
+    for ending in formats:
+        with replacing(path.with_suffix(f".{ending}")) as temporary:
+            extra = {"dpi": 120} if ending == "png" else {"metadata": {"Date": None}}
+            figure.savefig(temporary, format=ending, **extra)
     plt.close(figure)
 
 
-def colour(nu: float) -> str:
-    """The colour of ν, gray where it has none."""
-    return COLOURS.get(nu, "0.6")
+def color(nu: float) -> str:
+    """The color of ν, gray if it has none."""
+    return COLORS.get(nu, "0.6")
 
 
 def unit(runs: Sequence[Run]) -> str:
-    """What `count` counts."""
+    """The unit of `count`."""
     return "iterations of the inner solver" if by_iterations(runs[0]) else "gradient calls"
 
 
 def minimum(run: Run) -> float:
-    """f* where it is known, else f + ⟨y, A⟩ at the end: the local minimum up to second order."""
+    """f* if it is known, else f + ⟨y, A⟩ at the end, the local minimum up to second order."""
     known = run.result["f_star"]
     return float(run.result["lagrangian"] if known is None else known)
 
@@ -188,10 +192,10 @@ def _counts(run: Run) -> list[float]:
 
 def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:
     for nu, value in paper.counts(experiment).items():
-        axis.plot(nu, value, marker="o", color=colour(nu), **HOLLOW)
+        axis.plot(nu, value, marker="o", color=color(nu), **HOLLOW)
     for run in runs:
         marker = "o" if run.converged else "x"
-        axis.plot(_nu(run), count(run), marker, color=colour(_nu(run)), markersize=5)
+        axis.plot(_nu(run), count(run), marker, color=color(_nu(run)), markersize=5)
     axis.set_yscale("log")
     axis.set_xlabel("power ν")
     axis.set_ylabel(unit(runs))
@@ -203,7 +207,7 @@ def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:
 
 
 def _legend(axis: Axes, nus: Sequence[float], with_paper: bool) -> None:
-    handles = [Line2D([], [], color=colour(nu), label=f"ν = {nu:g}") for nu in nus]
+    handles = [Line2D([], [], color=color(nu), label=f"ν = {nu:g}") for nu in nus]
     if with_paper:
         handles.append(Line2D([], [], marker="o", color="0.3", label="the paper's", **HOLLOW))
     axis.legend(handles=handles, frameon=False)

@@ -1,8 +1,12 @@
-"""Gather finished runs into tables (Markdown, CSV) and figures (PNG, SVG).
+"""Make tables and figures of finished runs, keep the runs, or write the report.
 
-    python -m experiments.gather FOLDER [--output FOLDER/gathered] [--report FILE] [--keep FOLDER]
+    python -m experiments.gather RUNS [--output FOLDER]
+    python -m experiments.gather RUNS --keep RESULTS
+    python -m experiments.gather RESULTS --report FILE
 
-FOLDER holds run folders at any depth, as `experiments.solve` writes them. Nothing is solved here.
+RUNS has run folders at any depth, as `experiments.solve` and `experiments.train` write them.
+RESULTS has tidy tables; --keep adds the runs to them and touches no other file. --report writes the
+report on the reproduction and, in RESULTS/figures, its figures. Nothing is solved here.
 """
 
 import argparse
@@ -10,51 +14,70 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from matplotlib.figure import Figure
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from experiments import figures, records, report, tables
-from experiments.records import Run
+from experiments import figures, reproduction_report, run_tables, tables
+from experiments.atomic_files import write_text
+from experiments.run_folder import Run
 
 
 def main() -> None:
-    """Read, write, say where."""
+    """Read the runs and do what the options ask for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--output", type=Path, help="for tables and figures")
-    parser.add_argument("--report", type=Path, help="file for the report on the reproduction")
-    parser.add_argument(
-        "--keep", type=Path, help="copy the records there instead, small enough to commit"
-    )
+    parser.add_argument("folder", type=Path, help="run folders or tidy tables")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--output", type=Path, help="folder of tables and figures")
+    what.add_argument("--keep", type=Path, help="folder of tidy tables to add the runs to")
+    what.add_argument("--report", type=Path, help="file of the report on the reproduction")
     args = parser.parse_args()
-    runs = [run for run in records.read(args.folder) if "case" in run.config]  # trainings have none
-    if not runs:
-        print(f"error: {args.folder} holds no finished run", file=sys.stderr)
-        sys.exit(2)
-    if args.keep:
-        records.keep(runs, args.folder, args.keep)
-        print(f"{len(runs)} records in {args.keep}")
+    try:
+        runs = run_tables.read(args.folder)
+        if args.keep and runs:
+            run_tables.keep(runs, args.folder, args.keep)
+    except (ValueError, OSError) as error:
+        fail(str(error))
+    if args.keep and runs:
+        print(f"{len(runs)} runs added to the tables in {args.keep}")
         return
-    output = args.output or args.folder / "gathered"
-    for name in ("tables", "figures"):
-        (output / name).mkdir(parents=True, exist_ok=True)
+    runs = [run for run in runs if "case" in run.config]  # trainings have none
+    if not runs:
+        fail(f"{args.folder} has no finished run")
+    if args.report:
+        _report(runs, args.folder / "figures", args.report)
+    else:
+        _tabulate(runs, args.output or args.folder / "gathered")
+
+
+def fail(message: str) -> NoReturn:
+    """Print an error and exit with code 2."""
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _tabulate(runs: Sequence[Run], output: Path) -> None:
     for name, rows in make_tables(runs):
         show(name, rows)
         tables.write(output / "tables" / name, rows)
     for name, figure in make_figures(runs):
-        figures.write(output / "figures" / name, figure)
+        figures.write(output / "figures" / name, figure, "png", "svg")
     print(f"tables in {output / 'tables'}, figures in {output / 'figures'}")
-    if args.report:
-        seen = Path(os.path.relpath(output / "figures", args.report.parent))
-        args.report.write_text(report.text(runs, seen))
-        print(f"report in {args.report}")
+
+
+def _report(runs: Sequence[Run], folder: Path, report: Path) -> None:
+    for name, figure in make_figures(runs):
+        figures.write(folder / name, figure, "png")
+    seen = Path(os.path.relpath(folder, report.parent))
+    write_text(report, reproduction_report.text(runs, seen))
+    print(f"report in {report}, figures in {folder}")
 
 
 def show(name: str, rows: Sequence[tables.Row]) -> None:
-    """Print a table, on its side where it is wider than long."""
+    """Print a table, transposed if it is wider than long."""
     table = Table(title=name, box=SIMPLE)
     columns = [list(rows[0]), *(list(row.values()) for row in rows)]
     if len(rows) < len(rows[0]) / 2:
@@ -69,8 +92,8 @@ def show(name: str, rows: Sequence[tables.Row]) -> None:
 
 
 def make_tables(runs: Sequence[Run]) -> Iterator[tuple[str, list[tables.Row]]]:
-    """The tables that the runs allow, by name."""
-    for experiment, made in _by_experiment(runs):
+    """The tables that can be made of the runs, by name."""
+    for experiment, made in run_tables.by_experiment(runs):
         if clusterings := [run for run in made if "clusters" in run.run]:
             yield f"{experiment}_clusters", tables.clustering(clusterings)
         if experiment in ("qp_double", "qp_triple", "gevp"):
@@ -82,8 +105,8 @@ def make_tables(runs: Sequence[Run]) -> Iterator[tuple[str, list[tables.Row]]]:
 
 
 def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
-    """The figures that the runs allow, by name."""
-    for experiment, made in _by_experiment(runs):
+    """The figures that can be drawn of the runs, by name."""
+    for experiment, made in run_tables.by_experiment(runs):
         case = made[0].config["case"]
         if experiment != "beyond" and case in ("clustering_mnist", "clustering_fashion", "gevp"):
             yield experiment, figures.convergence(made, case)
@@ -91,20 +114,14 @@ def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
             yield experiment, figures.violins(made, experiment)
         if experiment == "beyond":
             yield "beyond", figures.beyond(made, _references(runs))
-        for case in sorted({run.config["case"] for run in made if "clusters" in run.run}):
-            of_case = [run for run in made if run.config["case"] == case]
-            best = min(of_case, key=lambda run: abs(run.config["nu"] - 0.8))
+        for run in run_tables.pictured(made):
+            case = run.config["case"]
             prefix = "" if experiment == case else f"{experiment}_"
-            yield f"{prefix}{case}_images", figures.clusters(best)
-
-
-def _by_experiment(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
-    for experiment in sorted({run.config["name"] for run in runs}):
-        yield experiment, [run for run in runs if run.config["name"] == experiment]
+            yield f"{prefix}{case}_images", figures.clusters(run)
 
 
 def _references(runs: Sequence[Run]) -> list[Run]:
-    """Runs with the paper's choice of everything."""
+    """The runs with the paper's settings."""
     return [run for run in runs if run.config["rule"] == "paper"]
 
 

@@ -1,18 +1,18 @@
-"""Ways to train under a constraint: ours, and what one would do instead.
+"""Methods to train under a constraint: ours and the alternatives.
 
-A method's `start` is handed the task, the network and its Adam, and says how a step is made. All
-of them see the same task: its loss, the smooth proxy of its constraint and the strict value.
+`start` takes the task, the network and its Adam and returns how to make a step. All methods use the
+same task: its loss, the smooth proxy of its constraint and the strict value.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
+from experiments import cooper_adapter
 from experiments.network import TwoLayer
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.lightning import PowerALMCallback
@@ -37,13 +37,13 @@ class Task(Protocol):
 
 
 class Started(NamedTuple):
-    """A method at work.
+    """A method that is ready to train.
 
     Args:
-        optimizer: for Lightning and the schedule of the learning rate.
-        loss: of a batch, for backward; a method that steps by itself has made its step.
+        optimizer: for Lightning and the learning rate schedule.
+        loss: loss of a batch, to be differentiated.
         callbacks: for the trainer.
-        steps_itself: whether `loss` calls backward and step.
+        steps_itself: whether `loss` makes the whole step, with backward and update.
     """
 
     optimizer: Optimizer
@@ -53,53 +53,45 @@ class Started(NamedTuple):
 
 
 class Method(Protocol):
-    """What the config group `method` makes."""
+    """A method of the config group `method`."""
 
     def candidates(self) -> dict[str, "Method"]: ...  # noqa: D102
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started: ...  # noqa: D102
 
 
-class _Single:
-    """A method without a setting that is chosen on validation data."""
-
-    def candidates(self: Any) -> dict[str, Any]:
-        """Itself."""
-        return {"": self}
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A method with settings that are chosen on validation data.
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """A method, possibly with settings that are chosen on validation data.
 
     Args:
-        method: makes it from the settings.
-        choices: the values of each setting; all combinations are candidates.
+        choices: values to try for each setting, by name; all combinations are tried.
     """
 
-    method: Callable[..., Any]
-    choices: dict[str, list[Any]]
+    choices: dict[str, list[Any]] = field(default_factory=dict)
 
-    def candidates(self) -> dict[str, Any]:
-        """The methods by their settings."""
+    def candidates(self: Any) -> dict[str, Any]:
+        """The methods to try, by their settings."""
         settings = [
             dict(zip(self.choices, values, strict=True))
             for values in product(*self.choices.values())
         ]
         return {
-            ", ".join(f"{name} {value}" for name, value in chosen.items()): self.method(**chosen)
+            ", ".join(f"{name} {value}" for name, value in chosen.items()): replace(
+                self, **chosen, choices={}
+            )
             for chosen in settings
         }
 
 
 @dataclass(frozen=True)
-class PowerALM(_Single):
+class PowerALM(Tuned):
     """PowerALMOptimizer with PowerALMCallback.
 
     Args:
         nu: exponent of the penalty, in (0, 1].
         beta_1: first penalty, > 0.
-        updates: of PowerALMCallback, when the multipliers move.
-        margin: by which training is stricter than the task.
+        updates: arguments of PowerALMCallback, when the multipliers are updated.
+        margin: how much stricter training is than the task.
     """
 
     nu: float
@@ -108,7 +100,7 @@ class PowerALM(_Single):
     margin: float = 0.0
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
-        """Name the constraint, wrap the optimizer."""
+        """Register the constraint, wrap the optimizer."""
         task = task.tightened(self.margin)
         constraints = ConstraintRegistry()
         task.register(constraints, network)
@@ -124,8 +116,8 @@ class PowerALM(_Single):
 
 
 @dataclass(frozen=True)
-class Unconstrained(_Single):
-    """The usual training, which does not know of the constraint."""
+class Unconstrained(Tuned):
+    """The usual training without the constraint."""
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
         """Adam on the usual loss."""
@@ -133,17 +125,17 @@ class Unconstrained(_Single):
 
 
 @dataclass(frozen=True)
-class Penalty(_Single):
+class Penalty(Tuned):
     """A fixed quadratic penalty: loss + weight/2 · ‖(A, max(B, 0))‖².
 
     Args:
         weight: of the penalty, > 0.
     """
 
-    weight: float
+    weight: float = 1.0
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
-        """Adam on the penalised loss."""
+        """Adam on the penalized loss."""
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             outputs = network(images)
@@ -155,69 +147,48 @@ class Penalty(_Single):
 
 
 @dataclass(frozen=True)
-class Cooper(_Single):
-    """cooper-optim as its documentation sets it up.
+class Cooper(Tuned):
+    """cooper-optim, set up as in its documentation.
 
-    Alternating steps, the multipliers first, by SGD. The penalty of the augmented Lagrangian is
-    raised by 0.01 at each step that violates by more than 1e-3 and, for equalities, starts at 0, as
-    in its tutorial; for inequalities, where its formula divides by it, it starts at 1.
+    Alternating updates, the multipliers first, by SGD. As in its tutorial, the penalty of the
+    augmented Lagrangian grows by 0.01 at each step that violates by more than 1e-3. It starts at 0
+    for equalities, as there, and at 1 for inequalities, whose formula divides by it.
 
     Args:
-        augmented: the augmented Lagrangian instead of the Lagrangian.
+        augmented: use the augmented Lagrangian instead of the Lagrangian.
         dual_lr: step size of the multipliers.
-        margin: by which training is stricter than the task.
+        margin: how much stricter training is than the task.
     """
 
-    augmented: bool
+    augmented: bool = False
     dual_lr: float = 1e-2
     margin: float = 0.0
 
     def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
-        """Build cooper's problem and optimizer; its roll() makes a whole step."""
-        try:
-            import cooper
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "cooper-optim is missing; pip install 'torch-powalm[benchmarks]' brings it"
-            ) from error
+        """Build cooper's optimizer; its roll() makes a whole step."""
         task = task.tightened(self.margin)
-        kinds, forms = cooper.ConstraintType, cooper.formulations
-        parts = cooper.penalty_coefficients
-        first = torch.tensor(1.0 if task.inequality else 0.0)
-        penalty = parts.DensePenaltyCoefficient(first) if self.augmented else None
-        updater = parts.AdditivePenaltyCoefficientUpdater(1e-2, violation_tolerance=1e-3)
+        growth = cooper_adapter.penalty_growth(1e-2, tolerance=1e-3)
+        first = 1.0 if task.inequality else 0.0
 
-        class Problem(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc, name-defined]
-            def __init__(self) -> None:
-                super().__init__()
-                self.block = cooper.Constraint(
-                    constraint_type=kinds.INEQUALITY if task.inequality else kinds.EQUALITY,
-                    formulation_type=forms.AugmentedLagrangian if penalty else forms.Lagrangian,
-                    multiplier=cooper.multipliers.DenseMultiplier(num_constraints=task.size),
-                    penalty_coefficient=penalty,
-                )
+        def evaluate(images: Tensor, labels: Tensor) -> cooper_adapter.State:
+            outputs = network(images)
+            strict = task.strict(network, outputs, labels).detach()
+            values = task.proxy(network, outputs, labels)
+            return cooper_adapter.State(task.loss(outputs, labels), [values], [strict])
 
-            def compute_cmp_state(self, images: Tensor, labels: Tensor) -> Any:
-                outputs = network(images)
-                state = cooper.ConstraintState(
-                    violation=task.proxy(network, outputs, labels),
-                    strict_violation=task.strict(network, outputs, labels).detach(),
-                )
-                return cooper.CMPState(
-                    loss=task.loss(outputs, labels), observed_constraints={self.block: state}
-                )
-
-        problem = Problem()
-        optimizer = cooper.optim.AlternatingDualPrimalOptimizer(
-            cmp=problem,
-            primal_optimizers=adam,
-            dual_optimizers=SGD(problem.dual_parameters(), lr=self.dual_lr, maximize=True),
+        optimizer = cooper_adapter.build(
+            evaluate,
+            [cooper_adapter.Block(task.size, task.inequality)],
+            adam,
+            dual_lr=self.dual_lr,
+            penalty=first if self.augmented else None,
+            alternating=True,
         )
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             roll = optimizer.roll({"images": images, "labels": labels})
             if self.augmented:
-                updater.step(roll.cmp_state.observed_constraints)
+                growth.step(roll.cmp_state.observed_constraints)
             made: Tensor = roll.loss
             return made
 

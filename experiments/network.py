@@ -1,11 +1,12 @@
-"""The two-layer network whose outputs are the features, trained with Lightning."""
+"""The two-layer network whose outputs are the features, and its training with Lightning."""
 
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -23,7 +24,7 @@ from torch.utils.data import (
 from experiments.data.images import Images
 from experiments.features import Training
 
-HELD_OUT = 0.1  # of the training images, for early stopping
+HELD_OUT = 0.1  # share of the training images, for early stopping
 
 
 class TwoLayer(pl.LightningModule):
@@ -32,7 +33,7 @@ class TwoLayer(pl.LightningModule):
     Args:
         hidden: width of the middle layer, at least 1.
         lr: step size of Adam, > 0.
-        generator: source of the first weights.
+        generator: source of the initial weights.
     """
 
     def __init__(self, hidden: int, lr: float, generator: torch.Generator) -> None:
@@ -69,7 +70,7 @@ class TwoLayer(pl.LightningModule):
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """Share of images whose largest output is that of their class."""
+    """Share of the images whose class has the largest output."""
     return (outputs.argmax(1) == labels).double().mean().item()
 
 
@@ -80,13 +81,13 @@ def fit(
     checkpoint: Path,
     progress: bool,
 ) -> TwoLayer:
-    """Train; the network with the smallest held-out loss is returned and kept in a checkpoint.
+    """Train, and return the network with the smallest held-out loss, saved as a checkpoint.
 
     Args:
         training: the settings.
         images: the data; a tenth of the training images is held out.
         generator: source of the weights and of the order of the images.
-        checkpoint: file of the best weights.
+        checkpoint: file for the best weights.
         progress: draw a progress bar.
     """
     model = TwoLayer(training.hidden, training.lr, generator)
@@ -95,19 +96,9 @@ def fit(
     best = ModelCheckpoint(
         checkpoint.parent, checkpoint.stem, "val_loss", enable_version_counter=False
     )
-    callbacks: list[Callback] = [EarlyStopping("val_loss", patience=training.patience), best]
-    if progress:
-        callbacks.append(RichProgressBar())
+    callbacks = [EarlyStopping("val_loss", patience=training.patience), best]
     with quiet():
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            max_epochs=training.max_epochs,
-            callbacks=callbacks,
-            enable_progress_bar=progress,
-            enable_model_summary=False,
-            logger=False,
-        )
-        trainer.fit(
+        cpu_trainer(training.max_epochs, callbacks, progress).fit(
             model,
             batches(images.train[rest], images.train_labels[rest], training.batch_size, generator),
             batches(images.train[held_out], images.train_labels[held_out], 1000, None),
@@ -116,10 +107,25 @@ def fit(
     return model.eval()
 
 
+def cpu_trainer(
+    epochs: int, callbacks: Sequence[Callback], progress: bool, **settings: Any
+) -> pl.Trainer:
+    """A trainer on the CPU that logs nothing, with a progress bar if asked for."""
+    return pl.Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        callbacks=[*callbacks, *([RichProgressBar()] if progress else [])],
+        enable_progress_bar=progress,
+        enable_model_summary=False,
+        logger=False,
+        **settings,
+    )
+
+
 def batches(
     images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator | None
 ) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Whole batches cut from the tensors, in random order with a generator."""
+    """Batches cut from the tensors, in random order if there is a generator."""
     data = TensorDataset(images, labels)
     order = RandomSampler(data, generator=generator) if generator else SequentialSampler(data)
     sampler = BatchSampler(order, batch_size, drop_last=False)
@@ -128,10 +134,10 @@ def batches(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Lightning without its advice: batches are cut from memory, and workers would slow it down."""
+    """Silence Lightning's advice: batches come from memory, and workers would only slow it down."""
     logs = [logging.getLogger(name) for name in ("lightning.pytorch", "pytorch_lightning")]
     levels = [log.level for log in logs]
-    for log in logs:  # the package that was imported last has both speak
+    for log in logs:  # either of the two packages may log
         log.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not have many workers.*")

@@ -4,9 +4,9 @@
         gevp|beyond [nu=0.8] [seed=0] [data.root=FOLDER] [output=FOLDER]
     python -m experiments.solve -m experiment=clustering_mnist nu=0.65,0.7,0.8,1.0
 
-With -m and no values, an experiment sweeps over what the paper lists. A run that is finished,
-known by its resolved config, is not made again. `python -m experiments.gather FOLDER` draws and
-tabulates.
+With -m and no values, an experiment sweeps over the values that the paper lists. Each run has a
+folder, OUTPUT/gevp/gevp_step/nu=0.6/seed=0; a finished run is skipped, so a stopped sweep continues
+when it is started again. `python -m experiments.gather FOLDER` makes tables and figures.
 """
 
 from pathlib import Path
@@ -17,19 +17,21 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from experiments import entry, records
+from experiments import hydra_cli, run_folder
+from experiments.environment import environment
 from experiments.problems.instances import Instance
+from experiments.run_path import run_key
 from torch_powalm import Solution, Status
 
 
-@hydra.main(version_base="1.3", config_path=entry.CONFIGS, config_name="solve")
-@entry.one_line
+@hydra.main(version_base="1.3", config_path=hydra_cli.CONFIGS, config_name="solve")
+@hydra_cli.one_line
 def main(cfg: DictConfig) -> None:
     """Instantiate, solve, write."""
     config = settings(cfg)
-    label = f"{cfg.case},{cfg.method},nu={cfg.nu},seed={cfg.seed}-{records.digest(config)}"
-    folder = Path(cfg.output) / cfg.name / label
-    if records.finished(folder, config):
+    key = run_key(cfg, "solver", {"nu": cfg.nu, "seed": cfg.seed})
+    folder = Path(cfg.output) / cfg.name / key
+    if run_folder.finished(folder, config):
         print(f"{folder}: finished before")
         return
     if cfg.threads < 1:
@@ -40,27 +42,31 @@ def main(cfg: DictConfig) -> None:
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt  # a record would count as finished
     run = {
+        "run": key,
         "status": solution.status.value,
         "seed": cfg.seed,
         "seconds": solution.seconds,
         "config": config,
         "result": result(instance, solution),
-        **records.environment(),
+        **environment(),
     }
+    tables = {"history": solution.records.to_dicts()}
     if instance.features is not None:
-        from experiments import clusters  # scikit-learn, only where it is needed
+        from experiments import cluster_picture, clusters  # scikit-learn takes seconds to import
 
         X = solution.x.numpy()
-        run["clusters"] = clusters.write(folder, X, instance.features, instance.clusters)
-    records.write(folder, run, solution.records.to_dicts())
+        found = clusters.evaluate(X, instance.features, instance.clusters)
+        run["clusters"], tables["clusters"] = found
+        cluster_picture.write_picture(folder / "clusters.png", tables["clusters"])
+    run_folder.write(folder, run, tables)
     print(f"{folder}: {solution.status.value} after {solution.gradient_calls} gradients")
 
 
 def settings(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved config without paths, and without what does not change the numbers."""
+    """The resolved config without paths and without settings that leave the numbers unchanged."""
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     for key in ("output", "progress", "data", "features", "solver"):
-        config.pop(key, None)  # the last two stand in problem and alm as well
+        config.pop(key, None)  # problem and alm contain the last two
     config["alm"].pop("progress")
     if "features" in config["problem"]:
         features = config["problem"]["features"]
@@ -74,7 +80,7 @@ def settings(cfg: DictConfig) -> dict[str, Any]:
 
 
 def result(instance: Instance, solution: Solution) -> dict[str, Any]:
-    """The end of a run, and its start."""
+    """Numbers at the end and at the start of a run."""
     problem = instance.problem
     start, end = problem.oracle.at(instance.x_1), problem.oracle.at(solution.x)
     return {
@@ -96,4 +102,4 @@ def result(instance: Instance, solution: Solution) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    entry.run(main)
+    hydra_cli.run(main)

@@ -1,7 +1,6 @@
-"""A bar for sweeps, whatever launches their jobs."""
+"""A progress bar for Hydra sweeps that works with every launcher."""
 
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,36 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-_WIDTH = 20
+from experiments.counting_bar import CountingBar
+
 _PERIOD = 0.5  # seconds between two looks at the count
 
 
 class SweepBar(Callback):
-    """How many jobs of a sweep have ended.
+    """Shows how many jobs of a sweep have ended.
 
-    Jobs may run in other processes: each adds a byte to a file in the sweep's folder, and the
-    process that started the sweep watches its size. Sweeps that run at the same time into one
-    folder have a file each.
+    Jobs may run in other processes: each appends a byte to a file in the sweep's folder, and the
+    process that started the sweep watches the size of the file. Sweeps that run into one folder at
+    the same time have separate files.
     """
 
     def __init__(self) -> None:
         self.starter = os.getpid()
-        self.total = self.shown = 0
+        self.bar = CountingBar("sweep", 0, "jobs")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Start to watch."""
+        """Start to watch the count."""
         self.counter = self._counter(config)
         self.counter.parent.mkdir(parents=True, exist_ok=True)
         self.counter.write_bytes(b"")
-        self.total = _jobs(config)
-        self._draw(0)
+        self.bar.total = _jobs(config)
+        self.bar.show(0)
         self.ended = threading.Event()
         self.watcher = threading.Thread(target=self._watch, daemon=True)
         self.watcher.start()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Count a job, and show it at once where it ran in this process."""
+        """Count a job, and show the count at once if the job ran in this process."""
         if config.hydra.mode is RunMode.MULTIRUN:
             with self._counter(config).open("ab") as file:
                 file.write(b".")
@@ -55,7 +55,7 @@ class SweepBar(Callback):
         self.counter.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"starter": self.starter, "total": self.total, "shown": 0}
+        return {"starter": self.starter, "bar": self.bar}
 
     def _counter(self, config: DictConfig) -> Path:
         return Path(config.hydra.sweep.dir) / f".jobs-{self.starter}"
@@ -65,19 +65,16 @@ class SweepBar(Callback):
             self._show()
 
     def _show(self) -> None:
-        count = min(self.counter.stat().st_size, self.total)
-        if count > self.shown:
-            self._draw(count)
-
-    def _draw(self, count: int) -> None:
-        self.shown = count
-        done = _WIDTH * count // max(self.total, 1)
-        bar = "#" * done + "." * (_WIDTH - done)
-        print(f"sweep [{bar}] {count} of {self.total} jobs", file=sys.stderr, flush=True)
+        try:
+            count = min(self.counter.stat().st_size, self.bar.total)
+        except FileNotFoundError:  # after a failed sweep, a new one may have removed the file
+            return
+        if count > self.bar.count:
+            self.bar.show(count)
 
 
 def _jobs(config: DictConfig) -> int:
-    """Combinations of the values that the config and the command line sweep over."""
+    """Number of combinations that the config and the command line sweep over."""
     params = config.hydra.sweeper.params or {}
     swept = {str(key): f"{key}={value}" for key, value in params.items()}
     parser = OverridesParser.create()

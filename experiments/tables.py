@@ -1,20 +1,20 @@
-"""Tables of finished runs beside the paper's numbers. They read records and run nothing."""
+"""Tables of finished runs beside the paper's numbers. They only read records."""
 
-import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from experiments import paper
-from experiments.records import Run
+from experiments import paper_numbers as paper
+from experiments.atomic_files import write_csv, write_text
+from experiments.run_folder import Run
 
 Row = dict[str, str]
 MISSING = "–"
 
 
 def count(run: Run) -> float:
-    """What the paper counts: inner iterations for UPFAG and clustering, gradients elsewhere."""
+    """The paper's measure of cost: inner iterations for UPFAG and clustering, else gradients."""
     return float(run.result["inner_iterations" if by_iterations(run) else "gradient_calls"])
 
 
@@ -24,7 +24,7 @@ def by_iterations(run: Run) -> bool:
 
 
 def clustering(runs: Sequence[Run]) -> list[Row]:
-    """One row for each run: cost, residuals, and what the clusters are worth."""
+    """One row for each run: cost, residuals and quality of the clusters."""
     rows = []
     for run in sorted(runs, key=lambda run: (run.config["name"], run.config["case"], _order(run))):
         case, nu = run.config["case"], run.config["nu"]
@@ -140,29 +140,26 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """The rows as Markdown and as CSV, beside each other."""
-    path.with_suffix(".md").write_text(markdown(rows))
-    with path.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Write a table as Markdown and as CSV."""
+    write_text(path.with_suffix(".md"), markdown(rows))
+    write_csv(path.with_suffix(".csv"), rows)
 
 
 def average(values: Iterable[float]) -> float | None:
-    """The mean, None of nothing."""
+    """The mean; None without values."""
     values = list(values)
     return fmean(values) if values else None
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median with the range."""
+    """Median and range."""
     if not values:
         return MISSING
     return f"{whole(median(values))} ({whole(min(values))}–{whole(max(values))})"
 
 
 def outcome(runs: Sequence[Run]) -> str:
-    """Median of the gradient calls of those that converged, and how many did not."""
+    """Median of the gradient calls of converged runs, and how many did not converge."""
     good = [run.result["gradient_calls"] for run in runs if run.converged]
     failed = f", {len(runs) - len(good)} of {len(runs)} failed" if len(good) < len(runs) else ""
     return (whole(median(good)) if good else MISSING) + failed

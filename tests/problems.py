@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torch_powalm import prox
-from torch_powalm.problem import Problem
 from torch_powalm.result import Status
+from torch_powalm.solving.problem import Problem
 
 
 def vector(*entries: float) -> Tensor:
@@ -83,7 +83,7 @@ def circle(x_1: Tensor) -> Known:
 
 
 def parabola() -> Known:
-    # Hock and Schittkowski 6: the free minimiser x_1 = 1 is feasible with x_2 = 1, so y = 0.
+    # Hock and Schittkowski 6: the free minimizer x_1 = 1 is feasible with x_2 = 1, so y = 0.
     problem = Problem(lambda x: (1 - x[0]) ** 2, equality=lambda x: 10 * (x[1:] - x[:1] ** 2))
     return Known(problem, vector(-1.2, 1), vector(1, 1), vector(0))
 
@@ -96,7 +96,7 @@ def active_inequality() -> Known:
 
 
 def inactive_inequality() -> Known:
-    # The free minimiser (½, ½) has x_1 + x_2 = 1 < 2, so y = 0.
+    # The free minimizer (½, ½) has x_1 + x_2 = 1 < 2, so y = 0.
     problem = Problem(
         lambda x: ((x - 0.5) ** 2).sum(), inequality=lambda x: (x.sum() - 2).reshape(1)
     )
@@ -241,3 +241,35 @@ HOPELESS = {
     "unbounded beside an equality": unbounded_beside_an_equality(),
     "unbounded below an inequality": unbounded_below_an_inequality(),
 }
+KNOWN = PROBLEMS["several equations"]
+
+
+class Quadratic:
+    """½‖x − c‖² by hand, counting."""
+
+    def __init__(self, c: Tensor) -> None:
+        self.c, self.calls = c, 0
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return 0.5 * ((x - self.c) ** 2).sum(), x - self.c
+
+
+class Affine:
+    """Mx − b by hand."""
+
+    def __init__(self, M: Tensor, b: Tensor) -> None:
+        self.M, self.b = M, b
+
+    def values(self, x: Tensor) -> Tensor:
+        return self.M @ x - self.b
+
+    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
+        return self.M.T @ w
+
+
+def random_data() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(
+        torch.randn(*s, dtype=torch.float64, generator=generator) for s in ((6,), (2, 6), (2,))
+    )

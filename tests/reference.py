@@ -101,6 +101,50 @@ def lbfgs_direction(pairs, r):
     return -q
 
 
+def panoc(psi, grad, g, prox, x, *, step, memory, iterations):
+    """PANOC with the trials τ = 1, ½, ¼ and a given first step; returns z of every iteration."""
+
+    def forward_backward(x, step):
+        z = prox(x - step * grad(x), step)
+        d = z - x
+        envelope = psi(x) + grad(x) @ d + d @ d / (2 * step) + g(z)
+        return z, (x - z) / step, envelope
+
+    def between(x, x_new):
+        return torch.linalg.vector_norm(grad(x_new) - grad(x)) / torch.linalg.vector_norm(x_new - x)
+
+    pairs, curvatures, points = [], [], []
+    for _ in range(iterations):
+        z, r, envelope = forward_backward(x, step)
+        points.append(z)
+        d = lbfgs_direction(pairs, r) if pairs else None
+        x_new = None
+        for tau in (1, 0.5, 0.25) if pairs else ():
+            trial = (1 - tau) * z + tau * (x + d)
+            L = between(x, trial)
+            if step * L > 1:
+                step = max(0.1 * step, 0.95 / L)
+                z, r, envelope = forward_backward(x, step)
+            if forward_backward(trial, step)[2] <= envelope - 0.01 * step * (r @ r):
+                x_new = trial
+                break
+        if x_new is None:
+            pairs = []
+            while psi(z) > psi(x) + grad(x) @ (z - x) + 0.95 * (z - x) @ (z - x) / (2 * step):
+                excess = psi(z) - psi(x) - grad(x) @ (z - x)
+                step *= min(0.5, max(0.1, 0.95 * (z - x) @ (z - x) / (2 * excess * step)))
+                z, r, envelope = forward_backward(x, step)
+            x_new = z
+        L, r_new = between(x, x_new), forward_backward(x_new, step)[1]
+        if (x_new - x) @ (r_new - r) > 0:
+            pairs = [*pairs, (x_new - x, r_new - r)][-memory:]
+        curvatures = [*curvatures, L][-memory:]
+        longest = min(2 * step, 0.95 / max(curvatures))
+        step = longest if longest >= 1.5 * step else step
+        x = x_new
+    return points
+
+
 def projected_gradient(
     grad: Callable[[Tensor], Tensor],
     lower: float,
@@ -161,7 +205,7 @@ def paper_sigma(sigma_1: float, A_1: float, A: float, nu: float, k: int) -> floa
 
 
 def box_qp(Q: Tensor, q: Tensor, C: Tensor, b: Tensor) -> Tensor:
-    """Minimiser of ½xᵀQx + qᵀx, Q > 0, with Cx = b and |x| ≤ 1: the best over all faces."""
+    """Minimizer of ½xᵀQx + qᵀx, Q > 0, with Cx = b and |x| ≤ 1: the best over all faces."""
     n, m = len(q), len(b)
     best, x_best = math.inf, torch.zeros_like(q)
     for face in product((-1.0, 0.0, 1.0), repeat=n):

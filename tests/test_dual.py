@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import torch_powalm.dual
 from torch_powalm import DualState
 
 DEFAULTS = dict(
@@ -36,20 +37,70 @@ def vector(*entries):
         (dict(beta_1=0.0), "beta_1 must be positive and finite, got 0.0"),
         (dict(beta_1=math.inf), "beta_1 must be positive and finite, got inf"),
         (dict(omega=0.9), "omega must be at least 1 and finite, got 0.9"),
+        (dict(omega=math.inf), "omega must be at least 1 and finite, got inf"),
         (dict(sigma="dual"), "sigma must be 'penalty' or 'paper', got 'dual'"),
         (dict(sigma=-1.0), "sigma must be 'penalty' or 'paper', got -1.0"),
         (dict(sigma_1=-1.0), "sigma_1 must be nonnegative and finite, got -1.0"),
+        (dict(sigma_1=math.inf), "sigma_1 must be nonnegative and finite, got inf"),
+        (dict(beta_max=0.0), "beta_max must be positive, got 0.0"),
+        (dict(beta_max=-0.5), "beta_max must be positive, got -0.5"),
         (dict(beta_max=1.0), "beta_max must be at least beta_1 = 2.0, got 1.0"),
         (dict(y_max=0.0), "y_max must be positive, got 0.0"),
         (
             dict(sufficient_decrease=1.0),
             r"sufficient_decrease must be None or in \(0, 1\), got 1.0",
         ),
+        (
+            dict(sufficient_decrease=0.0),
+            r"sufficient_decrease must be None or in \(0, 1\), got 0.0",
+        ),
     ],
 )
 def test_settings_out_of_range_raise(settings, message):
     with pytest.raises(ValueError, match=message):
         state(**settings)
+
+
+@pytest.mark.parametrize("name", [name for name in DEFAULTS if name != "sigma"])
+def test_settings_must_be_numbers(name):
+    with pytest.raises(TypeError, match=f"^{name} must be a number, got 'much'$"):
+        state(**{name: "much"})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(nu=1.0),
+        dict(omega=1.0),
+        dict(sigma_1=0.0),
+        dict(beta_1=0.5, beta_max=0.5),
+        dict(y_max=0.5),
+        dict(sufficient_decrease=0.01),
+    ],
+    ids=repr,
+)
+def test_settings_at_the_edge_of_their_range_are_taken(settings):
+    dual = state(**settings)
+    assert {name: getattr(dual, name) for name in settings} == settings
+
+
+def test_a_fresh_state_has_no_multipliers():
+    dual = state()
+    assert (dual.started, dual.k, dual.beta, dual.start_norm) == (False, 1, 2.0, 0.0)
+    assert dual.y.tolist() == []
+    dual.start(vector(3.0, 4.0))
+    assert (dual.started, dual.k, dual.beta, dual.last_norm) == (True, 1, 2.0, 5.0)
+    assert dual.start_norm == pytest.approx(5**0.5)
+    assert dual.y.tolist() == [0.0, 0.0]
+
+
+def test_starting_again_forgets_everything():
+    dual = state()
+    dual.start(vector(3.0, 4.0), torch.tensor([True, False]))
+    dual.update(vector(3.0, 4.0))
+    dual.start(vector(1.0))
+    assert (dual.k, dual.beta, dual.last_norm, dual.y.tolist()) == (1, 2.0, 1.0, [0.0])
+    assert dual.weight(vector(-1.0)).item() == -2.0  # no longer an inequality
 
 
 @pytest.mark.parametrize("sigma", ["paper", "penalty"])
@@ -130,6 +181,105 @@ def test_value_has_the_weight_as_gradient(nu):
             assert w[i].item() == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
+BOTH = torch.tensor([False, True, True])
+GROUPS = [slice(0, 1), slice(1, 2), slice(2, 3)]
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS, [slice(0, 2), slice(2, 3)]])
+@pytest.mark.parametrize("inequality", [None, BOTH])
+def test_value_and_weight_are_value_and_weight(inequality, groups):
+    dual = state(nu=0.7)
+    dual.start(vector(1.0, 1.0, 1.0), inequality, groups)
+    dual.update(vector(0.5, 0.2, 0.3))
+    r = vector(0.4, -0.2, 0.1)
+    value, weight = dual.value_and_weight(r)
+    assert value == pytest.approx(dual.value(r), rel=1e-12)
+    assert torch.equal(weight, dual.weight(r))
+    assert dual.value_and_weight(vector(0.4, math.nan, 0.1)) is None
+    assert dual.value_and_weight(vector(math.inf, 0.0, 0.1)) is None
+
+
+def test_value_and_weight_of_equalities_cost_one_norm(monkeypatch):
+    calls = []
+    norm = torch_powalm.dual.norm
+    monkeypatch.setattr("torch_powalm.dual.norm", lambda *t: calls.append(t) or norm(*t))
+    dual = state(nu=0.7)
+    dual.start(vector(1.0, 1.0))
+    calls.clear()
+    dual.value_and_weight(vector(0.4, 0.3))
+    assert len(calls) == 1
+
+
+def test_the_value_is_the_formula_in_every_group():
+    dual = state(nu=0.5)
+    dual.start(vector(1.0, 1.0, 1.0), groups=[slice(0, 2), slice(2, 3)])
+    dual.load_state_dict({**dual.state_dict(), "y": vector(1.0, -1.0, 2.0)})
+    expected = (3 - 4 + 2 * 5**1.5 / 1.5) + (2 * 0.25 + 2 * 0.25**1.5 / 1.5)
+    assert dual.value(vector(3.0, 4.0, 0.25)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("hold", "beta"), [(1.0, 2.0), (0.25, 0.5), (100.0, 50.0)])
+def test_holding_y_moves_the_penalty_alone(hold, beta):
+    dual = state(beta_max=50.0, nu=0.5)
+    dual.start(vector(3.0, 4.0))
+    dual.load_state_dict({**dual.state_dict(), "y": vector(0.6, 0.8)})
+    record = dual.update(vector(0.3, -0.4), hold=hold)
+    assert (record.k, record.beta, record.sigma) == (1, 2.0, 0.0)
+    assert record.primal_residual == pytest.approx(0.5)
+    assert record.y_norm == pytest.approx(1.0)
+    assert (dual.beta, dual.k, dual.y.tolist()) == (beta, 2, [0.6, 0.8])
+    assert dual.last_norm == 5.0
+
+
+def test_the_penalty_stays_a_number():
+    dual = state(omega=1e150, sigma="paper")
+    dual.start(vector(1.0))
+    for _ in range(4):
+        dual.update(vector(1.0))
+    assert dual.beta == 1e200
+    dual.update(vector(1.0), hold=1e150)
+    assert dual.beta == 1e200
+
+
+def test_what_an_update_sees_is_the_residual_with_slacks_eliminated():
+    dual = state(nu=1.0)
+    dual.start(vector(1.0, 1.0, 1.0), BOTH)
+    dual.load_state_dict({**dual.state_dict(), "y": vector(0.0, 1.0, 0.0)})
+    # u = max(B, −y/β) = (−½, 0)
+    assert dual.residual_norm(vector(0.3, -2.0, -3.0)) == pytest.approx(math.hypot(0.3, 0.5))
+    record = dual.update(vector(0.3, -2.0, -3.0))
+    assert dual.last_norm == pytest.approx(math.hypot(0.3, 0.5))
+    assert record.primal_residual == pytest.approx(0.3)
+
+
+def test_a_small_penalty_lets_slacks_reach_further():
+    dual = state(nu=1.0, beta_1=0.5)
+    dual.start(vector(1.0, 1.0), torch.tensor([False, True]))
+    dual.load_state_dict({**dual.state_dict(), "y": vector(0.0, 1.0)})
+    assert dual.residual_norm(vector(0.0, -3.0)) == 2.0  # u = max(B, −y/β)
+
+
+def test_a_residual_of_zero_has_no_slack():
+    dual = state(nu=0.5)
+    dual.start(vector(1.0, 1.0), torch.tensor([False, True]))
+    dual.load_state_dict({**dual.state_dict(), "y": vector(3.0, 1.0)})
+    assert dual.residual_norm(vector(0.0, 0.0)) == 0.0
+    assert dual.weight(vector(0.0, 0.0)).tolist() == [3.0, 1.0]
+
+
+def test_the_step_of_the_paper_sees_every_group():
+    dual = state(sigma="paper", nu=0.5)
+    dual.start(vector(3.0, 4.0, 0.25), groups=[slice(0, 2), slice(2, 3)])
+    assert dual.start_norm == pytest.approx(math.hypot(5**0.5, 0.25**0.5))
+    record = dual.update(vector(6.0, 8.0, 1.0))
+    decay = math.log(2) ** 2 / (2 * math.log(3) ** 2)
+    ratio = math.hypot(5**0.5, 0.25**0.5) / math.hypot(10**0.5, 1.0)
+    assert record.sigma == pytest.approx(10 * ratio * decay, rel=1e-12)
+    sigma = record.sigma
+    expected = sigma * vector(6 / 10**0.5, 8 / 10**0.5, 1.0)
+    torch.testing.assert_close(dual.y, expected, rtol=1e-12, atol=0.0)
+
+
 def test_block_coupling_gives_each_group_its_own_norm():
     dual = state(nu=0.5)
     dual.start(vector(1.0, 1.0, 1.0), groups=[slice(0, 2), slice(2, 3)])
@@ -146,6 +296,8 @@ def test_beta_grows_only_without_sufficient_decrease():
         dual.update(vector(violation))
         betas.append(dual.beta)
     assert betas == [6.0, 6.0, 18.0, 18.0]
+    dual.update(vector(0.05))  # exactly the factor is enough
+    assert dual.beta == 18.0
 
 
 def test_beta_and_y_stop_at_their_caps():

@@ -1,6 +1,8 @@
 """What the package is made of: who imports whom, what it needs, what a wheel holds."""
 
 import ast
+import importlib.metadata
+import re
 import subprocess
 import sys
 import zipfile
@@ -8,58 +10,22 @@ from pathlib import Path
 
 import pytest
 
+import torch_powalm
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "torch_powalm"
+CORE = {"functional", "dual", "result"}
 ALLOWED = {
-    # the core of both routes
     "functional": set(),
-    "prox": {"prox"},
     "result": set(),
+    "prox": {"prox", "functional"},  # for the one norm
     "dual": {"functional", "result"},
-    # the training route
-    "sharding": {"functional"},
-    "blocks": {"functional", "result"},
-    "ranks": {"blocks"},
-    "constraints": {"blocks", "ranks", "result", "sharding"},
-    "batch": {"blocks"},
-    "vector": {"blocks", "functional", "result", "sharding"},
-    "injection": {"functional", "ranks", "sharding", "vector"},
-    "wrapper": set(),
-    "lagrangian": {"constraints", "dual", "functional", "result", "sharding", "vector"},
-    "epoch": {"batch", "constraints", "vector"},
-    "gradient": {
-        *("batch", "blocks", "epoch", "functional", "injection", "lagrangian", "prox", "ranks"),
-        *("result", "sharding", "vector"),
-    },
-    "step": {"batch", "gradient", "prox", "sharding", "wrapper"},
-    "checkpoint": {"blocks", "epoch", "gradient", "lagrangian"},
-    "optimizer": {
-        *("blocks", "checkpoint", "constraints", "dual", "epoch", "gradient", "lagrangian"),
-        *("prox", "ranks", "result", "step", "wrapper"),
-    },
-    "files": set(),
-    "stateful": {"optimizer"},
-    "lightning": {"constraints", "files", "lightning", "optimizer", "ranks", "result"},
-    "plot": set(),
-    # the solving route: solvers see ψ and g, and nothing of y, β or A
-    "solvers": {"prox", "result", "solvers"},
-    "oracle": set(),
-    "progress": {"result"},
-    "problem": {"dual", "functional", "oracle", "prox", "result"},
-    "feasibility": {"functional", "problem", "prox", "result", "solvers"},
-    "multipliers": {"problem", "prox", "result", "solvers"},
-    "certificate": {"dual", "multipliers", "oracle", "problem", "result"},
-    "linearisation": {"problem"},
-    "active_set": {"certificate", "linearisation", "problem", "prox"},
-    "start": {"dual", "feasibility", "functional", "oracle", "problem"},
-    "outlook": {"certificate", "feasibility", "oracle", "problem", "result"},
-    "tolerance": {"dual", "result"},
-    "outer": {
-        *("active_set", "certificate", "dual", "oracle", "outlook", "problem", "result", "solvers"),
-        "tolerance",
-    },
-    "alm": {"dual", "outer", "outlook", "problem", "progress", "result", "solvers", "start"},
+    "solvers": {"solvers", "prox", "result"},
+    "training": {"training", "prox", *CORE},
+    "solving": {"solving", "solvers", "prox", *CORE},
+    "lightning": {"lightning", "training", "result"},
 }
+OPTIONAL = {"result": {"matplotlib"}, "lightning": {"matplotlib"}}  # inside of functions
 
 
 def imports(path):
@@ -73,16 +39,61 @@ def imports(path):
                 yield node.module
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_a_module_imports_only_what_its_row_allows(path):
     names = list(imports(path))
     own = {name.split(".")[1] for name in names if name.startswith("torch_powalm.")}
     row = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if row != "__init__":
+    if row not in ("__init__", "plot"):  # the public names, and the command line
         assert own <= ALLOWED[row]
     outside = {name.split(".")[0] for name in names} - {"torch_powalm", "torch"}
-    optional = {"matplotlib"} if row in ("plot", "result") else set()  # inside of functions
-    assert outside <= set(sys.stdlib_module_names) | optional
+    assert outside <= set(sys.stdlib_module_names) | OPTIONAL.get(row, set())
+
+
+TUPLE = {"_replace", "_asdict", "_fields"}  # public in spite of the underscore
+PRIVATE = {"training/optimizer_protocol.py", "lightning/compat.py"}
+
+
+def private_names(path):
+    """Names of torch and Lightning with a leading underscore, and frames and wrapped functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("torch_powalm"):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "other")
+            if node.attr in ("__wrapped__", "__code__"):
+                yield node.attr
+            elif re.match(r"_[^_]", node.attr) and not own and node.attr not in TUPLE:
+                yield node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("getattr", "setattr", "hasattr"):
+                names = [a.value for a in node.args if isinstance(a, ast.Constant)]
+                yield from (n for n in names if re.match(r"_[^_]", str(n)))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_private_names_of_torch_and_lightning_stand_in_two_files(path):
+    if str(path.relative_to(PACKAGE)) not in PRIVATE:
+        assert list(private_names(path)) == []
+
+
+def test_the_search_for_private_names_finds_them():
+    found = set(private_names(PACKAGE / "training" / "optimizer_protocol.py"))
+    assert {"_getframe", "_profiler_enabled", "__wrapped__", "_fsdp_flattened"} <= found
+
+
+def test_dir_shows_public_names_only():
+    names = dir(torch_powalm)
+    assert set(names) == {*torch_powalm.__all__, "__version__"}
+    assert all(hasattr(torch_powalm, name) for name in names)
+
+
+def test_the_version_is_that_of_the_package():
+    assert torch_powalm.__version__ == importlib.metadata.version("torch-powalm")
 
 
 def test_importing_needs_torch_alone():
@@ -106,5 +117,5 @@ def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     assert "torch_powalm/py.typed" in names
     assert {name.split("/")[0] for name in names} == {
         "torch_powalm",
-        "torch_powalm-0.1.0.dist-info",
+        f"torch_powalm-{torch_powalm.__version__}.dist-info",
     }

@@ -1,11 +1,7 @@
-"""Constrained training and constrained optimisation by the power augmented Lagrangian method."""
+"""Constrained training and constrained optimization by the power augmented Lagrangian method."""
 
-from torch_powalm import prox, solvers
-from torch_powalm.alm import power_alm
-from torch_powalm.constraints import ConstraintRegistry
+from torch_powalm import prox, solvers, solving, training
 from torch_powalm.dual import DualState
-from torch_powalm.optimizer import PowerALMOptimizer
-from torch_powalm.problem import Problem
 from torch_powalm.result import (
     DualRecord,
     OuterRecord,
@@ -15,12 +11,26 @@ from torch_powalm.result import (
     TrainingResiduals,
     Violation,
 )
-from torch_powalm.sharding import full
+from torch_powalm.solving.power_alm import power_alm
+from torch_powalm.solving.problem import Problem
+from torch_powalm.training.checkpoint_io import (
+    check_checkpoint,
+    last_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from torch_powalm.training.distributed.dcp import MultiplierState
+from torch_powalm.training.distributed.sharded_tensors import full
+from torch_powalm.training.optimizer import PowerALMOptimizer
+from torch_powalm.training.registry import ConstraintRegistry
+
+__version__ = "0.1.0"
 
 __all__ = [
     "ConstraintRegistry",
     "DualRecord",
     "DualState",
+    "MultiplierState",
     "OuterRecord",
     "PowerALMOptimizer",
     "Problem",
@@ -29,8 +39,18 @@ __all__ = [
     "Status",
     "TrainingResiduals",
     "Violation",
+    "check_checkpoint",
     "full",
+    "last_checkpoint",
+    "load_checkpoint",
     "power_alm",
     "prox",
+    "save_checkpoint",
     "solvers",
+    "solving",
+    "training",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,5 +1,6 @@
-"""DualState: multiplier y and penalty β of both routes, and the only method that moves them."""
+"""DualState: multiplier y and penalty β of both routes, and the only method that changes them."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,23 +13,23 @@ from torch_powalm.functional import (
     dual_step,
     eliminate_slack,
     norm,
-    power,
     scaled_add,
     slack_stiffness,
     stiffness,
+    violation,
 )
 from torch_powalm.result import DualRecord
 
-_BETA_LIMIT = 1e200  # a penalty that grows for ever stays a number
+_BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite
 
 
 class DualState:
-    """Multiplier y, penalty β and counter k, with the rules that move them.
+    """Multiplier y, penalty β and counter k, with their update rules.
 
         w(r) = y + β∇φ(r)                     what multiplies the Jacobian
         y ← y + σ∇φ(r),   β ← ωβ,   k ← k + 1
 
-    r is a flat vector (A(x), B(x)); inequalities are eliminated exactly and their y stays ≥ 0.
+    r is a flat vector (A(x), B(x)); slacks of inequalities are eliminated exactly, and y ≥ 0 there.
 
     Args:
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
@@ -38,7 +39,7 @@ class DualState:
         sigma_1: first dual step of the rule "paper", ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
         y_max: largest absolute entry of y, > 0.
-        sufficient_decrease: in (0, 1): β grows only when ‖r‖ has not fallen by this factor since
+        sufficient_decrease: in (0, 1): β grows only if ‖r‖ has not fallen by this factor since
             the last update; None lets it grow at every update.
     """
 
@@ -54,8 +55,8 @@ class DualState:
         y_max: float,
         sufficient_decrease: float | None,
     ) -> None:
-        check_numbers(nu=nu, beta_1=beta_1, omega=omega, beta_max=beta_max)
-        check_numbers(y_max=y_max, sigma_1=sigma_1)
+        check_numbers(nu=nu, beta_1=beta_1, omega=omega, beta_max=beta_max, y_max=y_max)
+        check_numbers(sigma_1=sigma_1)
         if sufficient_decrease is not None:
             check_numbers(sufficient_decrease=sufficient_decrease)
         if not 0 < nu <= 1:
@@ -83,20 +84,14 @@ class DualState:
         self.beta_max, self.y_max = float(beta_max), float(y_max)
         self.sufficient_decrease = sufficient_decrease
 
-        self.beta = self.beta_1
-        self.k = 1
+        self.started, self.beta, self.k = False, self.beta_1, 1
         self.y = torch.empty(0)  # one entry per constraint once started
         self.start_norm = 0.0  # ‖∇φ(r_1)‖
         self.last_norm = math.inf  # ‖r‖ at the last update
-        self.inequality: Tensor | None = None  # which entries are inequalities; None when none is
-        self.groups: list[slice] = []  # the parts of r that have a norm of their own
+        self.inequality: Tensor | None = None  # which entries are inequalities; None if none is
+        self.groups: list[slice] = []  # the parts of r that have their own norm
         self._lower: Tensor | None = None  # u = max(B, t·lower): −y, and −inf for equalities
         self._w_min: Tensor | None = None  # smallest weight: 0, and −inf for equalities
-
-    @property
-    def started(self) -> bool:
-        """Whether y has its size."""
-        return bool(len(self.y))
 
     def start(
         self, r: Tensor, inequality: Tensor | None = None, groups: Sequence[slice] | None = None
@@ -105,8 +100,8 @@ class DualState:
 
         Args:
             r: (A(x_1), B(x_1)), flat.
-            inequality: boolean, which entries are inequalities; None when none is.
-            groups: slices that cover r and have a norm of their own; None for one norm of all.
+            inequality: boolean mask of the entries that are inequalities; None if none is.
+            groups: slices that cover r, each with its own norm; None for one norm over all.
         """
         self.inequality, self._lower, self._w_min = inequality, None, None
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
@@ -114,28 +109,31 @@ class DualState:
             self._w_min = torch.zeros_like(r).masked_fill(~inequality, -math.inf)
         self._move(torch.zeros_like(r))
         self.beta, self.k = self.beta_1, 1
-        pieces = self._pieces(r)
-        self.last_norm = _joint_norm(pieces)
-        self.start_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
+        u = violation(r, inequality)  # the slacks are max(−B, 0) where y = 0
+        norms = [norm(u[g]) for g in self.groups]
+        self.last_norm = math.hypot(*norms)
+        self.start_norm = math.hypot(*(n_i**self.nu for n_i in norms))
+        self.started = True
 
     def weight(self, r: Tensor) -> Tensor | None:
-        """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if not finite."""
+        """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         parts = []
         for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
             if not math.isfinite(r_norm):
                 return None
-            parts.append(scaled_add(y, r_g, self._stiffness(r_g, r_norm, lower)))
+            c = slack_stiffness(r_g, r_norm, lower, self.beta, self.nu)
+            parts.append(scaled_add(y, r_g, c))
         w = parts[0] if len(parts) == 1 else torch.cat(parts)
         return w if self._w_min is None else torch.maximum(w, self._w_min)
 
     def value_and_weight(self, r: Tensor) -> tuple[float, Tensor] | None:
-        """Both `value` and `weight`, with one norm for the two; None if not finite."""
+        """Return `value` and `weight`, sharing one norm; None if not finite."""
         if len(self.groups) > 1 or self._lower is not None:
             w = self.weight(r)
             return None if w is None else (self.value(r), w)
         r_norm = norm(r)
-        value = torch.dot(self.y, r).item() + self.beta * power(r_norm, self.nu)
+        value = augmented_lagrangian(0.0, r, self.y, self.beta, self.nu, r_norm)
         if not math.isfinite(value):
             return None
         return value, scaled_add(self.y, r, stiffness(r_norm, self.beta, self.nu))
@@ -148,16 +146,16 @@ class DualState:
         )
 
     def residual_norm(self, r: Tensor) -> float:
-        """‖r‖ with the slacks of inequalities eliminated: what the next update sees."""
-        return _joint_norm(self._pieces(r))
+        """‖r‖ with slacks eliminated, as the next update sees it."""
+        return math.hypot(*(norm(r_i) for r_i in self._pieces(r)))
 
     def update(self, r: Tensor, *, hold: float | None = None) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
         Args:
             r: (A(x), B(x)), finite.
-            hold: leave y and multiply β by this factor, > 0: the subproblem had no minimiser (a
-                large factor), or needs to be solved further (at most 1).
+            hold: keep y and multiply β by this factor, > 0, because the subproblem had no minimizer
+                (a large factor) or must be solved further (at most 1).
         """
         if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
@@ -165,23 +163,23 @@ class DualState:
             self.k += 1
             return record
         pieces = self._pieces(r)
-        r_norm = _joint_norm(pieces)
-        step_norm = math.hypot(*(norm(r_i) ** self.nu for r_i in pieces))
+        norms = [norm(r_i) for r_i in pieces]
+        r_norm = math.hypot(*norms)
+        step_norm = math.hypot(*(n_i**self.nu for n_i in norms))
         if self.sigma == "penalty":
             sigma = self.beta
         else:
             sigma = dual_step(self.sigma_1, self.start_norm, step_norm, self.k)
 
         parts = [
-            scaled_add(self.y[g], r_i, sigma * stiffness(norm(r_i), 1.0, self.nu))
-            for g, r_i in zip(self.groups, pieces, strict=True)
+            scaled_add(self.y[g], r_i, sigma * stiffness(n_i, 1.0, self.nu))
+            for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
         y = torch.cat(parts).clamp(-self.y_max, self.y_max)
-        violation = r
-        if self.inequality is not None:
-            y = torch.where(self.inequality, y.clamp(min=0), y)
-            violation = torch.where(self.inequality, r.clamp(min=0), r)
-        record = DualRecord(self.k, norm(violation), self.beta, sigma, norm(y))
+        if self._w_min is not None:
+            y = torch.maximum(y, self._w_min)
+        A_norm = norm(violation(r, self.inequality))
+        record = DualRecord(self.k, A_norm, self.beta, sigma, norm(y))
 
         self._move(y)
         if self.sufficient_decrease is None or r_norm > self.sufficient_decrease * self.last_norm:
@@ -191,7 +189,7 @@ class DualState:
         return record
 
     def state_dict(self) -> dict[str, Any]:
-        """The running values; the settings belong to the constructor."""
+        """Return the running values; the settings belong to the constructor."""
         return {
             "y": self.y,
             "beta": self.beta,
@@ -206,42 +204,47 @@ class DualState:
         self.beta, self.k = float(state["beta"]), int(state["k"])
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
 
+    def restored(
+        self, state: Mapping[str, Any], inequality: Tensor | None, groups: list[slice] | None
+    ) -> "DualState":
+        """Return a state with these settings and saved running values; y is None if not started."""
+        other = copy.copy(self)
+        other.started, other.y, other.beta, other.k = False, torch.empty(0), other.beta_1, 1
+        if state["y"] is not None:
+            other.start(state["y"], inequality, groups)
+            other.load_state_dict(state)
+        return other
+
+    def take_over(self, other: "DualState") -> None:
+        """Become equal to another state."""
+        self.__dict__.update(other.__dict__)
+
     def _move(self, y: Tensor) -> None:
-        """Set y, and the bound that inequalities take from it."""
+        """Set y, and the lower bound of u that follows from it."""
         self.y = y
         if self.inequality is not None:
             self._lower = torch.where(self.inequality, -y, -math.inf)
 
     def _split(self, r: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-        """The parts of y, r and `_lower` that have a norm of their own."""
-        if len(self.groups) == 1:
+        """Return the parts of y, r and `_lower` that have their own norm."""
+        if len(self.groups) <= 1:
             return [(self.y, r, self._lower)]
         lower = self._lower
         return [(self.y[g], r[g], None if lower is None else lower[g]) for g in self.groups]
 
-    def _stiffness(self, r: Tensor, r_norm: float, lower: Tensor | None) -> float:
-        if lower is None:
-            return stiffness(r_norm, self.beta, self.nu)
-        return slack_stiffness(r, r_norm, lower, self.beta, self.nu)
-
     def _pieces(self, r: Tensor) -> list[Tensor]:
-        """The residual (A, u) of every group."""
+        """Return the residual (A, u) of every group."""
         pieces = []
         for _, r_g, lower in self._split(r):
             if lower is not None:
-                c = self._stiffness(r_g, norm(r_g), lower)
+                c = slack_stiffness(r_g, norm(r_g), lower, self.beta, self.nu)
                 r_g = eliminate_slack(r_g, lower, 1 / c if c > 0 else 1.0)
             pieces.append(r_g)
         return pieces
 
 
 def check_numbers(**values: float) -> None:
-    """Raise where an argument is not a number."""
+    """Raise if an argument is not a number."""
     for name, value in values.items():
         if not hasattr(value, "__float__"):
             raise TypeError(f"{name} must be a number, got {value!r}")
-
-
-def _joint_norm(pieces: Sequence[Tensor]) -> float:
-    """‖r‖ from its pieces."""
-    return math.hypot(*(norm(r_i) for r_i in pieces))

@@ -2,30 +2,35 @@
 
     L_β(x, y) = f(x) + g(x) + ⟨y, r⟩ + β φ(r),     φ(r) = ‖r‖^(ν+1) / (ν+1),     0 < ν ≤ 1
 
-r holds the equalities A(x) and, for every inequality B(x) ≤ 0, the eliminated u = max(B(x), −t y).
-Everything is written with the stiffness c = β ‖r‖^(ν−1), since β∇φ(r) = c r and t = 1/c.
+r holds the equalities A(x) and, for every inequality B(x) ≤ 0, u = max(B(x), −t y), in which the
+slack is eliminated. The formulas use the stiffness c = β ‖r‖^(ν−1): β∇φ(r) = c r, and t = 1/c.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-_FEW = 64  # so many constraints are faster as floats on the host than as three kernels
-_LARGE = 1e30  # below it, a product with a float32 entry of a vector of norm one cannot overflow
+_FEW = 64  # up to this many constraints, Python floats are faster than tensor operations
+_LARGE = 1e30  # a smaller factor times a float32 entry of a unit vector cannot overflow
 
 
-def norm(r: Tensor) -> float:
-    """Euclidean norm ‖r‖ of a flat vector, right also where the squares of its entries are not."""
-    value = math.sqrt(torch.dot(r, r).item())
-    if 1e-15 < value < 1e15:
-        return value
-    largest = r.abs().max()
-    top = float(largest)
-    if top == 0 or not math.isfinite(top):
-        return top
-    return top * float(torch.linalg.vector_norm(r / largest))
+def norm(*tensors: Tensor) -> float:
+    """Euclidean norm of all entries of some tensors of any shape as one vector; 0 for none.
+
+    Correct where the squares of the entries would overflow or underflow.
+    """
+    vectors = [_real(t) if t.is_sparse or t.is_complex() else t.reshape(-1) for t in tensors]
+    if len(vectors) > 1 and not all(v.is_cpu for v in vectors):
+        # On an accelerator every item() waits for the device: read one number for all tensors.
+        norms = [torch.linalg.vector_norm(v, dtype=torch.float32) for v in vectors]
+        return float(torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms])))
+    squares = 0.0
+    for v in vectors:
+        squares += torch.dot(v, v).item()
+    if 1e-30 < squares < 1e30:
+        return math.sqrt(squares)
+    return math.hypot(*[_scaled_norm(v) for v in vectors])
 
 
 def phi(r: Tensor, nu: float) -> float:
@@ -51,7 +56,7 @@ def stiffness(r_norm: float, beta: float, nu: float) -> float:
 
 
 def scaled_add(y: Tensor, r: Tensor, c: float) -> Tensor:
-    """Y + c r, also where c alone is too large for the type of r and c r is not."""
+    """Return y + c r, even if c itself overflows in the dtype of r but c r does not."""
     if c < _LARGE:
         return torch.add(y, r, alpha=c)
     root = min(
@@ -60,22 +65,25 @@ def scaled_add(y: Tensor, r: Tensor, c: float) -> Tensor:
     return torch.add(y, r * root, alpha=root)
 
 
-def slack_stiffness(r: Tensor, r_norm: float, lower: Tensor, beta: float, nu: float) -> float:
-    """Stiffness c = 1/t at the exact minimiser of L_β over the slacks s ≥ 0 of B(x) + s = 0.
+def slack_stiffness(
+    r: Tensor, r_norm: float, lower: Tensor | None, beta: float, nu: float
+) -> float:
+    """Stiffness c = 1/t at the exact minimizer of L_β over the slacks s ≥ 0 of B(x) + s = 0.
 
         u = max(B, −t y),     t = ‖(A, u)‖^(1−ν) / β
 
-    In s = log t this is s = M(s) with a slope of M in [0, 1 − ν], so its root is unique. Steps of
-    the fixed-point iteration fall to it from above; secant steps inside the bracket need a handful.
+    In s = log t this is s = M(s), where the slope of M lies in [0, 1 − ν], so that its root is
+    unique. The fixed-point iteration falls to it from above; secant steps inside the bracket
+    converge in a few iterations.
 
     Args:
         r: (A(x), B(x)), finite.
         r_norm: ‖r‖.
-        lower: −y for inequalities, −inf for equalities.
+        lower: −y for inequalities, −inf for equalities; None where there are equalities only.
         beta: penalty β > 0.
         nu: exponent ν in (0, 1].
     """
-    if nu == 1 or r_norm == 0:
+    if lower is None or nu == 1 or r_norm == 0:
         return stiffness(r_norm, beta, nu)
 
     if len(r) <= _FEW:
@@ -87,7 +95,7 @@ def slack_stiffness(r: Tensor, r_norm: float, lower: Tensor, beta: float, nu: fl
             u_norm = math.hypot(*[max(r_i, t * lower_i) for r_i, lower_i in entries])
         else:
             u_norm = norm(eliminate_slack(r, lower, t))
-        # At u = 0 the image is −inf; e^-600 is as good, since every moving entry is inactive there.
+        # At u = 0 the image is −inf; −600 will do, since every entry that depends on t is inactive.
         return max((1 - nu) * math.log(max(u_norm, 1e-300)) - math.log(beta), -600.0)
 
     tolerance = 4 * torch.finfo(r.dtype).eps
@@ -99,7 +107,7 @@ def slack_stiffness(r: Tensor, r_norm: float, lower: Tensor, beta: float, nu: fl
         if abs(gap) <= tolerance * max(1.0, abs(s)):
             break
         low, high = (s, high) if gap > 0 else (low, s)
-        # One division of h(s) = M(s) − s, whose slope lies in [−1, −ν].
+        # Secant step for h(s) = M(s) − s, whose slope lies in [−1, −ν].
         slope = (gap - gap_prev) / (s - s_prev) if s != s_prev else -1.0
         secant = s - gap / min(max(slope, -1.0), -nu)
         s_prev, gap_prev = s, gap
@@ -109,13 +117,32 @@ def slack_stiffness(r: Tensor, r_norm: float, lower: Tensor, beta: float, nu: fl
 
 def eliminate_slack(r: Tensor, lower: Tensor, t: float) -> Tensor:
     """(A, u) from (A, B), with u = max(B, t · lower)."""
-    limits = torch.finfo(r.dtype)  # t stays in the range of the type: 0 · inf is nan
+    limits = torch.finfo(r.dtype)  # keep t in the range of the dtype, because 0 · inf is nan
     return torch.maximum(r, lower * min(max(t, limits.tiny), 0.1 * limits.max))
 
 
-def augmented_lagrangian(f_x: float, r: Tensor, y: Tensor, beta: float, nu: float) -> float:
-    """Value f(x) + ⟨y, r⟩ + β φ(r), with r = (A, u) after elimination of the slacks."""
-    return f_x + torch.dot(y, r).item() + beta * phi(r, nu)
+def augmented_lagrangian(
+    f_x: float, r: Tensor, y: Tensor, beta: float, nu: float, r_norm: float | None = None
+) -> float:
+    """Value f(x) + ⟨y, r⟩ + β φ(r), with r = (A, u) after elimination of the slacks.
+
+    Pass r_norm = ‖r‖ where it is already known.
+    """
+    penalty = power(norm(r) if r_norm is None else r_norm, nu)
+    return f_x + torch.dot(y, r).item() + beta * penalty
+
+
+def violation(r: Tensor, inequality: Tensor | bool | None) -> Tensor:
+    """(A, max(B, 0)) from r = (A, B).
+
+    Args:
+        r: values of the constraints.
+        inequality: which entries belong to B: a mask, or one answer for all of them.
+    """
+    if inequality is None or inequality is False:
+        return r
+    positive = r.clamp(min=0)
+    return positive if inequality is True else torch.where(inequality, positive, r)
 
 
 def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> float:
@@ -132,20 +159,22 @@ def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> fl
     return sigma_1 * start_norm * decay / step_norm
 
 
-def total_norm(tensors: Sequence[Tensor]) -> float:
-    """Euclidean norm of several tensors of any shape as one vector; 0 for none."""
-    values = [t.coalesce().values() if t.is_sparse else t for t in tensors]
-    values = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in values]
-    squares = 0.0
-    if all(t.is_cpu for t in values):
-        for t in values:
-            flat = t.view(-1) if t.is_contiguous() else t.reshape(-1)
-            squares += torch.dot(flat, flat).item()
-        if 1e-30 < squares < 1e30:
-            return math.sqrt(squares)
-        return math.hypot(
-            *[norm(t.view(-1) if t.is_contiguous() else t.reshape(-1)) for t in values]
-        )
-    # On an accelerator every item() waits for the device: one for all tensors.
-    norms = [torch.linalg.vector_norm(t, dtype=torch.float32).to(values[0].device) for t in values]
-    return float(torch.linalg.vector_norm(torch.stack(norms)))
+def _real(t: Tensor) -> Tensor:
+    """The entries of a sparse or complex tensor as a dense real vector."""
+    if t.is_sparse:
+        t = t.coalesce().values()
+    if t.is_complex():
+        t = torch.view_as_real(t.resolve_conj())
+    return t.reshape(-1)
+
+
+def _scaled_norm(v: Tensor) -> float:
+    """‖v‖ by way of v / max |v_i|, whose squares are safe."""
+    if v.numel() == 0:
+        return 0.0
+    largest = v.abs().max()
+    top: float = largest.item()
+    if top == 0 or not math.isfinite(top):
+        return top
+    scaled: float = torch.linalg.vector_norm(v / largest).item()
+    return top * scaled

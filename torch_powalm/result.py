@@ -1,4 +1,4 @@
-"""What the two routes report: frozen records, and how they print."""
+"""Records and statuses that both routes report, and how they print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True)
 class DualRecord:
-    """What one multiplier update saw and did.
+    """One multiplier update: the residual it saw and what it changed.
 
     Args:
         k: index of the update, from 1.
@@ -32,7 +32,7 @@ class DualRecord:
         beta: the penalty in force before the update.
         sigma: the dual step that was taken.
         y_norm: ‖y‖ after the update.
-        violations: the residual by block, where blocks have names.
+        violations: the residual by block, if blocks have names.
     """
 
     k: int
@@ -59,7 +59,7 @@ class TrainingResiduals(NamedTuple):
 
 
 class Status(Enum):
-    """How a run ended; a run of an inner solver has the first five, or INTERRUPTED."""
+    """How a run ended; inner solvers use the first five, and INTERRUPTED inside `power_alm`."""
 
     CONVERGED = "converged"
     MAX_ITER = "max_iter"
@@ -74,13 +74,13 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class InnerResult:
-    """What `solvers.run` returns.
+    """Result of `solvers.run`.
 
     Args:
-        x: the point; within dom g whenever the start is or one iteration was made.
-        residual: ‖v‖ for some v ∈ ∂(ψ + g)(x); measured at x also when the run did not converge.
+        x: the point; in dom g if the start is, or after one iteration.
+        residual: ‖v‖ for some v ∈ ∂(ψ + g)(x), measured at x even if the run did not converge.
         iterations: iterations of the solver.
-        status: CONVERGED, MAX_ITER, BUDGET, STALLED, NOT_FINITE or INTERRUPTED.
+        status: CONVERGED, MAX_ITER, BUDGET, STALLED or NOT_FINITE (INTERRUPTED in `power_alm`).
     """
 
     x: Tensor
@@ -96,7 +96,7 @@ class Residuals(NamedTuple):
         equality: ‖A(x)‖.
         inequality: ‖max(B(x), 0)‖.
         stationarity: dist(−∇f(x) − Jᵀy, ∂g(x)).
-        complementarity: the largest |y_i B_i(x)|, and of −y_i where y_i < 0.
+        complementarity: the largest of all |y_i B_i(x)| and all −y_i.
     """
 
     equality: float
@@ -122,7 +122,7 @@ class OuterRecord:
     Args:
         k: index of the iteration, from 1.
         primal_residual: ‖(A(x), max(B(x), 0))‖.
-        dual_residual: stationarity or complementarity, the larger, with the better multiplier.
+        dual_residual: the larger of stationarity and complementarity, with the better multiplier.
         objective: f(x) + g(x).
         beta: the penalty of the subproblem.
         sigma: the dual step taken after it.
@@ -132,7 +132,7 @@ class OuterRecord:
         function_calls: evaluations of f.
         gradient_calls: evaluations of ∇f.
         seconds: wall time.
-        multiplier: which one certified: "weight" for y + β∇φ, "least squares", or "active set".
+        multiplier: the one that certifies: "weight" for y + β∇φ, "least squares" or "active set".
     """
 
     k: int
@@ -172,20 +172,20 @@ class Records(list[OuterRecord]):
 
 @dataclass(frozen=True)
 class Solution:
-    """What `power_alm` returns: a point, its multipliers, and the proof in numbers.
+    """Result of `power_alm`: a point, its multipliers, and their certificate.
 
     Args:
-        x: the last point if it converged, else the best one.
+        x: the last point if the run converged, else the best one.
         y: the multiplier of the certificate, equalities first.
         status: how the run ended; CONVERGED only if the residuals hold.
-        residuals: of (x, y), computed anew.
+        residuals: of (x, y), recomputed.
         objective: f(x) + g(x).
         records: one per outer iteration.
         function_calls: evaluations of f.
         gradient_calls: evaluations of ∇f.
         constraint_calls: evaluations of the constraints.
         seconds: wall time.
-        state: what `power_alm(problem, x_1, state=…)` needs to go on.
+        state: pass it to `power_alm(problem, state["x"], state=…)` to resume.
     """
 
     x: Tensor

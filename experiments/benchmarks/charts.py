@@ -1,4 +1,4 @@
-"""Figures of the benchmarks. They read CSVs and run nothing."""
+"""Figures of the benchmarks. They only read CSVs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from experiments.benchmarks.requirements import finals, medians
+from experiments.benchmarks.outcome_table import REFERENCE, Row, read
+from experiments.benchmarks.peer_statistics import finals, medians
 from experiments.benchmarks.robust import TUNED
-from experiments.benchmarks.rows import REFERENCE, Row, read
 from experiments.benchmarks.tasks import plans
-from experiments.figures import colour
+from experiments.figures import color
 
-OTHER, GRAYS = "0.55", ("0.35", "0.55", "0.75")  # of peers: colours belong to the powers ν
+OTHER, GRAYS = "0.55", ("0.35", "0.55", "0.75")  # of peers: colors are reserved for the powers ν
 PARTS = ("µs per gradient call", "µs of the product with D", "µs beside the product")
 STYLES = ("-", "--", "-.", ":")
 
 
 def draw(results: Path) -> None:
-    """All figures, beside the CSVs."""
+    """Draw all figures next to the CSVs."""
     deterministic(read(results / "deterministic.csv"), results / "deterministic.png")
     profiles(read(results / "robust.csv"), results / "robust.png")
     scaling(read(results / "scaling.csv"), results / "scaling.png")
@@ -32,7 +32,7 @@ def draw(results: Path) -> None:
 
 
 def deterministic(rows: Sequence[Row], path: Path) -> None:
-    """Time over ours, one panel for each task; filled by hand, hollow by autograd."""
+    """Time over ours, one panel for each task; filled for hand-written oracles, else hollow."""
     tasks = [name for name in plans(None) if finals(rows, name)]
     if not tasks:
         return
@@ -49,7 +49,7 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
     )
     for axis, task in zip(axes[0], tasks, strict=True):
         for (method, oracle, _), values in found[task].items():
-            shade = _colour(method, OTHER)
+            shade = _color(method, OTHER)
             face = shade if oracle == "hand" else "none"
             shift = 0.13 if oracle == "hand" else -0.13
             place = names.index(method) + shift
@@ -67,9 +67,9 @@ def deterministic(rows: Sequence[Row], path: Path) -> None:
 
 
 def profiles(rows: Sequence[Row], path: Path) -> None:
-    """Performance profiles in gradient calls and in CPU time, on what all methods have run.
+    """Performance profiles in gradient calls and in CPU time, on problems that all methods ran.
 
-    Of a peer with tuned settings the better line is drawn.
+    For a peer with tuned settings the better line is drawn.
     """
     if not rows:
         return
@@ -95,7 +95,7 @@ def profiles(rows: Sequence[Row], path: Path) -> None:
 
 
 def shared(rows: Sequence[Row], methods: Sequence[str]) -> list[tuple[str, str, str]]:
-    """The problems that all methods have run."""
+    """The problems that all methods ran."""
     seen = [
         {(r["family"], r["scaling"], r["seed"]) for r in rows if r["method"] == method}
         for method in methods
@@ -130,7 +130,7 @@ def _profile(
             label=method,
             linewidth=2.2 if ours else 1.1,
             linestyle="-" if ours else STYLES[i // len(GRAYS) % len(STYLES)],
-            color=_colour(method, GRAYS[i % len(GRAYS)]),
+            color=_color(method, GRAYS[i % len(GRAYS)]),
         )
     axis.set_xscale("log")
     axis.set_xlim(1.0, largest)
@@ -152,7 +152,7 @@ def scaling(rows: Sequence[Row], path: Path) -> None:
     for axis, quantity in zip(axes[1], ("µs per step", "MB of a training"), strict=True):
         for i, name in enumerate(("floor", "ours ν = 1", "ours ν = 0.7")):
             points = _points(rows, f"{name}, {quantity}")
-            shade, width = _colour(name, OTHER), 5 - 2 * i  # lines that coincide stay visible
+            shade, width = _color(name, OTHER), 5 - 2 * i  # keeps coinciding lines visible
             axis.loglog(*points, marker="o", color=shade, linewidth=width, label=name)
         axis.set_xlabel("constraints m of the training")
         axis.set_ylabel(quantity)
@@ -165,7 +165,7 @@ def scaling(rows: Sequence[Row], path: Path) -> None:
 
 
 def overhead(rows: Sequence[Row], path: Path) -> None:
-    """Time of a training step over that of one written by hand, with quartiles, by case."""
+    """Time of a training step over a hand-written one, with quartiles, by case."""
     cases = list(dict.fromkeys(row["case"] for row in rows))
     if not cases:
         return
@@ -183,7 +183,7 @@ def overhead(rows: Sequence[Row], path: Path) -> None:
             if row["case"] == case:
                 columns = ("first_quartile", "ratio_to_floor", "third_quartile")
                 first, middle, third = (float(row[column]) for column in columns)
-                place, shade = names.index(row["method"]), _colour(row["method"], OTHER)
+                place, shade = names.index(row["method"]), _color(row["method"], OTHER)
                 axis.plot([first, third], [place, place], color=shade)
                 axis.plot(middle, place, "o", color=shade)
         low, high = _ratio_axis(axis, "time of a step / floor")
@@ -196,7 +196,7 @@ def overhead(rows: Sequence[Row], path: Path) -> None:
 
 
 def _ratio_axis(axis: Axes, label: str) -> tuple[float, float]:
-    """Ratios to 1 on a log axis, one line for each method; its limits."""
+    """Set up a log axis of ratios, one line for each method; return its limits."""
     axis.axvline(1.0, color="0.8", zorder=0)
     axis.set_xscale("log")
     axis.xaxis.set_minor_formatter(NullFormatter())
@@ -205,9 +205,9 @@ def _ratio_axis(axis: Axes, label: str) -> tuple[float, float]:
     return axis.get_xlim()
 
 
-def _colour(method: str, other: str) -> str:
-    """That of its ν for ours, else the other."""
-    return colour(float(method.split("=")[1])) if method.startswith("ours") else other
+def _color(method: str, other: str) -> str:
+    """The color of its ν for ours, else the other one."""
+    return color(float(method.split("=")[1])) if method.startswith("ours") else other
 
 
 def _points(rows: Sequence[Row], quantity: str) -> tuple[list[float], list[float]]:

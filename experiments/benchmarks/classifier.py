@@ -1,4 +1,4 @@
-"""A small classifier with blocks of every kind, and data for it, to be killed and soaked."""
+"""A small classifier with all kinds of blocks and its data, for `crashes` and `soak`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ BATCHES, SAMPLES = 8, 16  # of an epoch, of a batch
 
 
 class Net(nn.Module):
-    """A classifier with blocks of every kind."""
+    """A classifier with all kinds of blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,13 +25,13 @@ class Net(nn.Module):
         self.constraints.equality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.4)
 
     def optimizer(self, omega: float = 1.1) -> PowerALMOptimizer:
-        """Momentum, and a prox term."""
+        """SGD with momentum, and a prox term."""
         base = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
         terms = {self.net[2].bias: prox.NonNegative()}
         return PowerALMOptimizer(base, self.constraints, nu=0.7, omega=omega, prox=terms)
 
     def measure(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Loss and batch blocks."""
+        """Loss and values of the batch blocks."""
         target = x[:, :3].argmax(1)
         logits = self.net(x)
         losses = cross_entropy(logits, target, reduction="none")
@@ -44,7 +44,7 @@ class Net(nn.Module):
 class Loader:
     """Batches that depend on epoch, position and rank; the position can be resumed.
 
-    The epoch comes from outside, as torch's samplers have it and Lightning tells it.
+    The epoch is set from outside, as Lightning does with torch's samplers.
     """
 
     def __init__(self, rank: int = 0) -> None:
@@ -52,7 +52,7 @@ class Loader:
         self.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose what is iterated over next."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -66,9 +66,9 @@ class Loader:
             yield torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(seed))
 
     def state_dict(self) -> dict[str, int]:
-        """How far the epoch has come."""
+        """The position in the epoch."""
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there."""
+        """Continue at the position."""
         self.done = state["done"]

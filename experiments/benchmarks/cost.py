@@ -1,12 +1,11 @@
-"""What PANOC costs beside its oracles: per gradient call, per entry of x, and in memory.
+"""Cost of PANOC on top of its oracles: per gradient call, by size of x, and in memory.
 
     python -m experiments.benchmarks.cost
 
-Every figure is a median over rounds in one process, with what it is compared to measured in
-between. Writes experiments/results/cost.csv and prints it as a table.
+Every number is a median over rounds in one process; the quantities that are compared alternate.
+Writes experiments/results/cost.csv and prints it as a table.
 """
 
-import csv
 import resource
 import statistics
 import time
@@ -17,19 +16,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from experiments.atomic_files import write_csv
+from experiments.counting_bar import track
 from experiments.problems.deterministic import clustering, gevp, qp
-from experiments.progress import track
+from experiments.tables import markdown
 from torch_powalm import Problem, power_alm, solvers
 from torch_powalm.prox import Box, Proximable
-from torch_powalm.solvers import run
-from torch_powalm.solvers.base import Iterate, Smooth
+from torch_powalm.solvers import Iterate, Smooth, run
 
 RESULTS = Path(__file__).parent.parent / "results" / "cost.csv"
 Row = tuple[str, str, float]
 
 
 class Clock:
-    """A hand-written oracle that adds up the time spent in it."""
+    """A hand-written oracle that adds up the time of its calls."""
 
     def __init__(self, oracle: object, spent: list[float]) -> None:
         for name in ("value_and_grad", "values", "vjp"):
@@ -70,8 +70,10 @@ def per_gradient(name: str, problem: Problem, x: Tensor, eps: float, rounds: int
     inside, solver, outside = [], [], []
     for _ in track(range(rounds), f"{name}: time per gradient call"):
         spent[0], panoc.spent[0], start = 0.0, 0.0, time.perf_counter()
-        # With a λ of its own, all gradient calls are those of PANOC.
-        solution = power_alm(problem, x, lam=1e-3, solver=panoc, eps_phi=eps, eps_A=eps)
+        # Without the active-set method, PANOC makes all gradient calls.
+        solution = power_alm(
+            problem, x, lam=1e-3, active_set=False, solver=panoc, eps_phi=eps, eps_A=eps
+        )
         whole, calls = time.perf_counter() - start, solution.gradient_calls
         inside.append(1e6 * spent[0] / calls)
         solver.append(1e6 * (panoc.spent[0] - spent[0]) / calls)
@@ -88,7 +90,8 @@ def per_gradient(name: str, problem: Problem, x: Tensor, eps: float, rounds: int
 def of_the_product(problem: Problem, x: Tensor) -> list[Row]:
     """A whole solve, and the bare kernels of its iterations, over products × D@X.
 
-    Inside a solve the product has its operands from farther away than when it is repeated alone.
+    Inside a solve the operands of the product are less often in the cache than if the product
+    alone is repeated.
     """
     f, spent = problem.oracle.f_by_hand, [0.0]
     D = f.doubled
@@ -147,7 +150,7 @@ class _Kernels:
         return x, r_x
 
     def panoc(self) -> None:
-        """The same and a direction from seven pairs."""
+        """The same, and a direction from seven pairs."""
         x, r_x = self.proximal_gradient()
         self.k = (self.k + 2) % 16
         self.rows[self.k].copy_(self.d.view(-1))
@@ -159,7 +162,7 @@ class _Kernels:
 
 
 class Chain:
-    """Rosenbrock's chain, a cheap oracle that keeps a solver busy."""
+    """Rosenbrock's chain, a cheap oracle that takes a solver many iterations."""
 
     def value(self, x: Tensor) -> float:
         """ψ(x)."""
@@ -192,8 +195,8 @@ def by_size(rounds: int = 5) -> list[Row]:
 def memory(n: int = 10**5, iterations: int = 5000) -> list[Row]:
     """Growth of the resident memory, in vectors of the size of x.
 
-    The allocator gives back and takes a few vectors from iteration to iteration: medians over the
-    500 iterations from the 500th on and over the last 500.
+    The allocator releases and takes a few vectors from iteration to iteration, so medians over the
+    500 iterations from the 500th on and over the last 500 are compared.
     """
     x = torch.full((n,), -1.2, dtype=torch.float64)
     x[::2] = 1.0
@@ -231,10 +234,12 @@ def main() -> None:
     rows += per_gradient("QP n=100", *qp(0), eps=1e-3)
     rows += of_the_product(*clustering(points))
     rows += by_size()
-    with RESULTS.open("w", newline="") as file:
-        csv.writer(file).writerows([("problem", "quantity", "value"), *rows])
-    for problem, quantity, value in rows:
-        print(f"| {problem} | {quantity} | {value:.3g} |")
+    table = [
+        {"problem": problem, "quantity": quantity, "value": repr(value)}
+        for problem, quantity, value in rows
+    ]
+    write_csv(RESULTS, table)
+    print(markdown([row | {"value": f"{float(row['value']):.3g}"} for row in table]))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
     python -m experiments.benchmarks.crashes [--kills 20] [--seed 0] [--output FILE]
 
-A training has 6 epochs of 8 batches, blocks of every kind, momentum and a scheduler, and saves
-every 3 steps and at every epoch's end. It is killed once: in the middle of a batch, of the write of
-a checkpoint, of the epoch's end (after the multipliers have moved, before they are saved), or by
-the clock. Resumed from the last checkpoint, its parameters, multipliers and records must equal
-those of an uninterrupted training, bit for bit. Kinds: a Lightning trainer, a plain loop, and
-Lightning's DDP with two ranks, of which one is killed and the other must end by itself.
+A training has 6 epochs of 8 batches, all kinds of blocks, momentum and a scheduler, and saves a
+checkpoint every 3 steps and at the end of each epoch. It is killed once: in the middle of a batch,
+while a checkpoint is written, at the end of an epoch (after the multiplier update, before it is
+saved), or by the clock. Resumed from the last checkpoint, it must end with the parameters,
+multipliers and records of an uninterrupted training, bit for bit. Kinds: a Lightning trainer, a
+plain loop, and Lightning's DDP with two ranks, one of which is killed; the other must end by
+itself.
 """
 
 import argparse
@@ -27,15 +28,15 @@ from typing import Any
 import torch
 
 from experiments.benchmarks.classifier import BATCHES
-from experiments.benchmarks.killable import EPOCHS, EVERY, TRAIN, train
-from experiments.progress import track
+from experiments.benchmarks.crash_training import EPOCHS, EVERY, TRAIN, train
+from experiments.counting_bar import track
 
 RESULTS = Path(__file__).parent.parent / "results" / "crashes.csv"
 LAST = {"batch": EPOCHS * BATCHES, "write": EPOCHS * BATCHES // EVERY, "epoch": EPOCHS}
 
 
 def start(kind: str, folder: Path, kill: str = "never:0", rank: int = 0) -> Any:
-    """A training in a fresh process, forked from a server that has only imported libraries."""
+    """Start a training in a fresh process, forked from a server that has imported the libraries."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["lightning.pytorch", "torch_powalm.lightning"])
@@ -45,15 +46,15 @@ def start(kind: str, folder: Path, kill: str = "never:0", rank: int = 0) -> Any:
 
 
 def run(kind: str, folder: Path, kill: str, rank: int) -> None:
-    """One training; what it prints goes to a file."""
+    """Run one training; its output goes to a file."""
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
     if kind != "ddp":
         train(kind, folder, kill, rank)
         return
-    # Lightning starts the second rank by the same command; the pipe ends when both have ended.
-    command = [sys.executable, "-m", "experiments.benchmarks.killable", kind, str(folder)]
+    # Lightning starts the second rank with the same command; the pipe ends when both have ended.
+    command = [sys.executable, "-m", "experiments.benchmarks.crash_training", kind, str(folder)]
     result = subprocess.run(
         [*command, "--kill", kill, "--rank", str(rank)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -65,7 +66,7 @@ def run(kind: str, folder: Path, kill: str, rank: int) -> None:
 
 
 def finish(kind: str, folder: Path) -> dict[str, Any]:
-    """Train, or go on, to the end."""
+    """Train, or resume, to the end."""
     job = start(kind, folder)
     job.join()
     if job.exitcode != 0:
@@ -76,14 +77,14 @@ def finish(kind: str, folder: Path) -> dict[str, Any]:
 
 
 def crash(kind: str, folder: Path, kill: str, rank: int = 0) -> float:
-    """Kill a training; the seconds until all its processes had ended by themselves.
+    """Kill a training; return the seconds until all its processes had ended.
 
     Args:
         kind: of the training.
         folder: where it saves.
         kill: "batch:3" and so on, or "clock:3.4": from outside, when 3 batches have begun and 0.4
-            of the time of a batch has gone by, wherever the training may be then.
-        rank: the rank to be killed.
+            of the time of a batch has passed.
+        rank: the rank to kill.
     """
     moment, number = kill.split(":")
     by_clock = moment == "clock"
@@ -103,7 +104,7 @@ def crash(kind: str, folder: Path, kill: str, rank: int = 0) -> float:
 
 
 def _wait_for_batches(folder: Path, number: int, job: Any) -> float:
-    """The time at which a training has begun so many batches, or has ended."""
+    """Wait until a training has begun so many batches or has ended; return the time."""
     log = folder / "batches"
     while job.is_alive() and (not log.exists() or log.stat().st_size < number):
         time.sleep(0.0005)
@@ -111,7 +112,7 @@ def _wait_for_batches(folder: Path, number: int, job: Any) -> float:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two outcomes have the same bits."""
+    """Whether two outcomes are equal bit for bit."""
     try:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
     except AssertionError:
@@ -120,13 +121,13 @@ def same(a: Any, b: Any) -> bool:
 
 
 def moments(kind: str, number: int, chance: random.Random) -> Iterator[tuple[str, int]]:
-    """Random moments and ranks, of each sort about as many."""
+    """Random moments and ranks, about as many of each kind of moment."""
     sorts = [*LAST, *([] if kind == "ddp" else ["clock"])]
     for i in range(number):
         sort = sorts[i % len(sorts)]
         # Rank 0 writes the checkpoints.
         rank = chance.randrange(2) if kind == "ddp" and sort != "write" else 0
-        last = LAST["batch"] - BATCHES  # a training that ends too early would not be killed
+        last = LAST["batch"] - BATCHES  # later, the training might end before it is killed
         by_clock = sort == "clock"
         when = chance.uniform(2, last) if by_clock else chance.randrange(1, LAST[sort] + 1)
         yield f"{sort}:{when:.4g}", rank
@@ -153,12 +154,12 @@ def main() -> None:
                 equal = same(finish(kind, folder), whole)
                 rows.append([kind, kill, rank, "yes" if equal else "NO", f"{seconds:.1f}"])
                 writer.writerow(rows[-1])
-                file.flush()  # a table that is stopped keeps what it has
+                file.flush()  # rows survive if the command is stopped
     for kind in args.kinds:
         mine = [row for row in rows if row[0] == kind]
         equal = sum(row[3] == "yes" for row in mine)
         slowest = max(float(row[4]) for row in mine)
-        print(f"{kind}: {equal} of {len(mine)} the same bits; all ended within {slowest:.1f} s")
+        print(f"{kind}: {equal} of {len(mine)} bit for bit equal; all ended within {slowest:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
-"""What the ranks' agreement on batch constraints costs, as a fraction of a DDP training step.
+"""Cost of reducing batch constraints over ranks, as a fraction of a DDP training step.
 
     python -m experiments.benchmarks.distributed [--rounds 60] [--steps 10]
 
 Two processes, one thread each, gloo over the loopback. In every round each method makes `steps`
-steps, in an order that rotates from round to round. "alone" gives every rank a process group of
-its own: the same work without the all_reduce (and a wrong training). The fraction is the median
+steps, in an order that rotates from round to round. "alone" gives every rank a process group of its
+own: the same work without the all_reduce (the training is then wrong). The fraction is the median
 over rounds of 1 − alone / together. Writes experiments/results/distributed.csv.
 """
 
 import argparse
-import csv
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 from torch.nn.parallel import DistributedDataParallel
 
+from experiments.atomic_files import write_csv
+from experiments.benchmarks.interleaved import Step, interleave, ratios
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
 EPOCH = 50
 RESULTS = Path(__file__).parent.parent / "results" / "distributed.csv"
-Step = Callable[[], None]
+COLUMNS = ("case", "fraction_of_step", "first_quartile", "third_quartile", "ratio_to_plain")
 
 
 class Classes(nn.Module):
@@ -109,18 +110,15 @@ def build(kind: type[nn.Module], method: str, rank: int, own: Any) -> Step:
 def measure(case: str, rounds: int, steps: int, rank: int, own: Any) -> dict[str, list[float]]:
     """Seconds per step of every method, round by round."""
     methods = {method: build(CASES[case], method, rank, own) for method in METHODS}
-    for step in methods.values():
-        for _ in range(min(EPOCH + 5, rounds * steps)):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    for k in range(rounds):
-        for name in METHODS[k % 3 :] + METHODS[: k % 3]:
-            dist.barrier()
-            start = time.perf_counter()
-            for _ in range(steps):
-                methods[name]()
-            times[name].append((time.perf_counter() - start) / steps)
-    return times
+    warm_up = min(EPOCH + 5, rounds * steps)
+    return interleave(methods, rounds, steps, label=case, warm_up=warm_up, around=_together)
+
+
+@contextmanager
+def _together(name: str) -> Iterator[None]:
+    """Let both ranks begin at the same time."""
+    dist.barrier()
+    yield
 
 
 def run_rank(rank: int, folder: Path, rounds: int, steps: int, output: Path) -> None:
@@ -132,21 +130,15 @@ def run_rank(rank: int, folder: Path, rounds: int, steps: int, output: Path) -> 
     rows = []
     for case in CASES:
         times = measure(case, rounds, steps, rank, own)
-        fraction = [1 - a / t for a, t in zip(times["alone"], times["together"], strict=True)]
-        ratio = [t / p for t, p in zip(times["together"], times["plain"], strict=True)]
-        low, middle, high = statistics.quantiles(fraction, n=4)
-        rows.append(
-            [case, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}", f"{statistics.median(ratio):.3f}"]
-        )
+        fraction = [1 - ratio for ratio in ratios(times, "alone", "together")]
+        low, middle, high = statistics.quantiles(fraction)
+        ratio = statistics.median(ratios(times, "together", "plain"))
+        cells = [case, *(f"{value:.3f}" for value in (middle, low, high, ratio))]
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
     if rank == 0:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        header = ["case", "fraction_of_step", "first_quartile", "third_quartile", "ratio_to_plain"]
-        with output.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows(rows)
-        for row in (header, *rows):
-            print("| " + " | ".join(row) + " |")
+        write_csv(output, rows, COLUMNS)
+        for line in (COLUMNS, *(row.values() for row in rows)):
+            print("| " + " | ".join(line) + " |")
         print(
             f"{rounds} rounds of {steps} steps, two ranks of one thread, {platform.machine()}, "
             f"torch {version('torch')}; written to {output}"

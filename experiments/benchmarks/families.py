@@ -6,7 +6,7 @@
     Stiefel     ⟨X, CXN⟩ with XᵀX = I, 30 × 4
     NLS         nonlinear least squares with 5 nonlinear equalities, n = 20
 
-Each as it is, with the objective × 1000 and with the constraints × 1000; plain torch functions.
+Each unscaled, with the objective × 1000 and with the constraints × 1000; plain torch functions.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.benchmarks.watch import Task
+from experiments.benchmarks.timed_run import Task
 from torch_powalm import Problem, prox
 
 SCALINGS = {
@@ -54,8 +54,8 @@ def qp(seed: int, f: float, c: float, n: int = 30, m: int = 8) -> Built:
 def clustering(seed: int, f: float, c: float, n: int = 60, r: int = 10, s: int = 10) -> Built:
     """Clustering of blobs."""
     normal, uniform = _random(seed)
-    centres = 3 * normal(s, 10)
-    points = (centres[torch.arange(n) % s] + 0.5 * normal(n, 10)).softmax(1)
+    centers = 3 * normal(s, 10)
+    points = (centers[torch.arange(n) % s] + 0.5 * normal(n, 10)).softmax(1)
     D = f * torch.cdist(points, points)
     problem = Problem(
         lambda X: (X * (D @ X)).sum(),
@@ -80,7 +80,7 @@ def stiefel(seed: int, f: float, c: float, n: int = 30, p: int = 4) -> Built:
 
 
 def nls(seed: int, f: float, c: float, n: int = 20, m: int = 5) -> Built:
-    """Nonlinear least squares with nonlinear equalities that hold somewhere."""
+    """Nonlinear least squares with feasible nonlinear equalities."""
     normal, _ = _random(seed)
     M, target, P, C = normal(40, n), normal(40), normal(m, n, n) / n, normal(m, n)
 
@@ -97,7 +97,7 @@ def nls(seed: int, f: float, c: float, n: int = 20, m: int = 5) -> Built:
 
 
 def _random(seed: int) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """Normal and uniform numbers of one generator."""
+    """Functions that draw normal and uniform numbers from one generator."""
     generator = torch.Generator().manual_seed(seed)
     settings: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
     return (

@@ -1,19 +1,21 @@
-"""What a constrained training step costs, against a hand-written augmented Lagrangian.
+"""Cost of a constrained training step against a hand-written augmented Lagrangian.
 
     python -m experiments.benchmarks.overhead [--rounds 60] [--steps 10]
+    python -m experiments.benchmarks.overhead --against FOLDER
 
 One process, one thread. In every round each method makes `steps` training steps, in an order that
 rotates from round to round; a ratio is the median over rounds of (method / floor in that round).
-mdmm has an object for each constraint and is left out beyond 1,000 of them.
+mdmm needs an object for each constraint and is not run with more than 1,000.
 Writes experiments/results/overhead.csv and prints the table.
+
+With --against, no peers are run: the steps of this version and of the one in FOLDER, a checkout,
+alternate in the same rounds, and the median of (this / other) is printed for every case and ν.
 """
 
 import argparse
-import csv
 import platform
 import resource
 import statistics
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -21,22 +23,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiments.benchmarks.machine import write_machine
+from experiments.atomic_files import write_csv
+from experiments.benchmarks.interleaved import Step, interleave, ratios
+from experiments.benchmarks.machine import record_machine
 from experiments.benchmarks.training_steps import (
     EPOCH,
-    Step,
     cooper,
     floor,
     humancompatible,
     modified_differential,
     ours,
     plain,
+    step_of,
+    wrapped,
 )
 from experiments.benchmarks.training_tasks import Blocks, Signs, Task
-from experiments.progress import track
-from torch_powalm import PowerALMOptimizer
+from experiments.benchmarks.version_comparison import compare
+from experiments.counting_bar import track
 
 RESULTS = Path(__file__).parent.parent / "results" / "overhead.csv"
+COLUMNS = ("case", "method", "ratio_to_floor", "first_quartile", "third_quartile")
 CASES: dict[str, tuple[type[Task], bool]] = {
     "a: MLP, 256 row norms": (Task, False),
     "b: MLP, 10 class losses (inequalities)": (Task, True),
@@ -55,43 +61,29 @@ METHODS: dict[str, Callable[[Task, bool], Step | None]] = {
 
 
 def measure(case: str, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds per step of every method, round by round."""
+    """Seconds per step of every method that is installed, round by round."""
     task, batch = CASES[case]
     methods = {}
     for name, build in METHODS.items():
         try:
             step = build(task(), batch)
         except ImportError as error:
-            print(f"{name} is left out: {error}")
+            print(f"{name} is skipped: {error}")
             continue
         if step is not None:
             methods[name] = step
-    for step in methods.values():
-        for _ in range(EPOCH + 5):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    names = list(methods)
-    for k in track(range(rounds), case):
-        for name in names[k % len(names) :] + names[: k % len(names)]:
-            start = time.perf_counter()
-            for _ in range(steps):
-                methods[name]()
-            times[name].append((time.perf_counter() - start) / steps)
-    return times
+    return interleave(methods, rounds, steps, label=case, warm_up=EPOCH + 5)
 
 
 def memory(steps: int) -> tuple[float, float]:
     """Floats that the wrapper holds per constraint, and growth of the peak over `steps`, in MB."""
     task = Signs()
-    step = ours(0.7)(task, False)
+    optimizer = wrapped(task, False, nu=0.7)
+    step = step_of(optimizer, task, False)
     for _ in range(200):
         step()
-    optimizer = next(
-        cell.cell_contents
-        for cell in step.__closure__ or ()
-        if isinstance(cell.cell_contents, PowerALMOptimizer)
-    )
-    held = sum(v.numel() for v in vars(optimizer.dual).values() if isinstance(v, Tensor))
+    state = optimizer.dual.state_dict()
+    held = sum(value.numel() for value in state.values() if isinstance(value, Tensor))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in track(range(steps), "memory"):
         step()
@@ -99,41 +91,52 @@ def memory(steps: int) -> tuple[float, float]:
     return held / 100_000, growth
 
 
+def compare_with_peers(rounds: int, steps: int, memory_steps: int, output: Path) -> None:
+    """Measure all cases and methods, write the CSV and print the table."""
+    rows = []
+    for case in CASES:
+        times = measure(case, rounds, steps)
+        for name in times:
+            first, middle, third = statistics.quantiles(ratios(times, name, "floor"))
+            cells = [case, name, f"{middle:.3f}", f"{first:.3f}", f"{third:.3f}"]
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    write_csv(output, rows, COLUMNS)
+    record_machine(output.parent / "benchmarks", "overhead")
+    print("| case | " + " | ".join(METHODS) + " |\n|" + "---|" * (len(METHODS) + 1))
+    for case in CASES:
+        found = {row["method"]: row["ratio_to_floor"] for row in rows if row["case"] == case}
+        print(f"| {case} | " + " | ".join(found.get(name, "–") for name in METHODS) + " |")
+    held, growth = memory(memory_steps)
+    print(f"memory: {held:.1f} floats per constraint held, peak grew by {growth:.1f} MB")
+    print(f"written to {output}")
+
+
+def compare_versions(folder: Path, rounds: int, steps: int) -> None:
+    """Print the time of a step over that of another version, by case and ν."""
+    print("| case | ν | this / other version | quartiles |\n|---|---|---|---|")
+    for case, nu, (first, middle, third) in compare(CASES, folder, rounds, steps):
+        print(f"| {case} | {nu:g} | {middle:.3f} | {first:.3f} to {third:.3f} |", flush=True)
+
+
 def main() -> None:
-    """Measure all cases, write the CSV and print the table."""
+    """Compare with the peers, or with another version of the package."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--memory-steps", type=int, default=10_000)
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--against", type=Path, help="checkout of another version to compare with")
     args = parser.parse_args()
     torch.set_num_threads(1)
-
-    rows = []
-    for case in CASES:
-        times = measure(case, args.rounds, args.steps)
-        for name, values in times.items():
-            ratios = [a / b for a, b in zip(values, times["floor"], strict=True)]
-            quartiles = statistics.quantiles(ratios, n=4)
-            rows.append(
-                [case, name, f"{quartiles[1]:.3f}", f"{quartiles[0]:.3f}", f"{quartiles[2]:.3f}"]
-            )
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    with args.output.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "method", "ratio_to_floor", "first_quartile", "third_quartile"])
-        writer.writerows(rows)
-    write_machine(args.output.parent / "benchmarks" / "overhead.json")
-
-    print("| case | " + " | ".join(METHODS) + " |\n|" + "---|" * (len(METHODS) + 1))
-    for case in CASES:
-        found = {row[1]: row[2] for row in rows if row[0] == case}
-        print(f"| {case} | " + " | ".join(found.get(name, "–") for name in METHODS) + " |")
-    held, growth = memory(args.memory_steps)
-    print(f"memory: {held:.1f} floats per constraint held, peak grew by {growth:.1f} MB")
+    if args.against is not None:
+        if not (args.against / "torch_powalm" / "__init__.py").is_file():
+            parser.error(f"--against must be a checkout with torch_powalm, got {args.against}")
+        compare_versions(args.against, args.rounds, args.steps)
+    else:
+        compare_with_peers(args.rounds, args.steps, args.memory_steps, args.output)
     print(
         f"{args.rounds} rounds of {args.steps} steps, one thread, {platform.machine()}, "
-        f"Python {platform.python_version()}, torch {version('torch')}; written to {args.output}"
+        f"Python {platform.python_version()}, torch {version('torch')}"
     )
 
 

@@ -1,13 +1,12 @@
-"""Where the time of a solve goes: share of every part, for the GEVP and a QP.
+"""Share of each part of the code in the time of a solve, for the GEVP and a QP.
 
     python -m experiments.benchmarks.profile
 
-Operations of torch count for the file that calls them. The profiler makes short Python functions
-look dearer than they are: shares, not times. Writes experiments/results/profile.csv and prints it.
+The time of a torch operation counts for the file that calls it. The profiler slows short Python
+functions down, so the shares are rough. Writes experiments/results/profile.csv and prints it.
 """
 
 import cProfile
-import csv
 import pstats
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.atomic_files import write_csv
 from experiments.problems.deterministic import gevp, qp
+from experiments.tables import markdown
 from torch_powalm import Problem, power_alm
 
 RESULTS = Path(__file__).parent.parent / "results" / "profile.csv"
@@ -24,17 +25,19 @@ PARTS = {
     "deterministic.py": "oracles",
     "oracle.py": "evaluation of a point",
     "problem.py": "ψ and the certificate",
+    "subproblem.py": "ψ and the certificate",
+    "kkt_certificate.py": "ψ and the certificate",
     "dual.py": "⟨y, r⟩ + βφ(r) and its weight",
     "functional.py": "⟨y, r⟩ + βφ(r) and its weight",
     "lbfgs.py": "L-BFGS: pairs and direction",
     "prox_gradient.py": "proximal steps, curvature, inner products",
     "panoc.py": "search of PANOC",
     "active_set.py": "active-set end",
-    "linearisation.py": "active-set end",
+    "linearization.py": "active-set end",
     "box.py": "prox",
     "zero.py": "prox",
     "base.py": "driver of the inner solver",
-    "certificate.py": "driver of the inner solver",
+    "residual_estimate.py": "driver of the inner solver",
 }
 Place = tuple[str, int, str]  # file, line, function
 
@@ -49,7 +52,7 @@ def shares(problem: Problem, x: Tensor, solves: int = 5) -> dict[str, float]:
     found: Counter[str] = Counter()
     stats: dict[Place, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     for place, (_, _, own, _, callers) in stats.items():
-        if place[0] != "~":  # a function of Python; "~" is the file of built-in ones
+        if place[0] != "~":  # "~" is the file name of built-in functions
             found[_part(place)] += own
             continue
         for caller, (_, _, of_caller, _) in callers.items():
@@ -66,14 +69,12 @@ def main() -> None:
     """Profile, write, print."""
     torch.set_num_threads(1)
     rows = [
-        (name, part, f"{share:.3f}")
+        {"problem": name, "part": part, "share": f"{share:.3f}"}
         for name, (problem, x) in {"GEVP n=500": gevp(0), "QP n=100": qp(0)}.items()
         for part, share in shares(problem, x).items()
     ]
-    with RESULTS.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("problem", "part", "share"), *rows])
-    for problem, part, share in rows:
-        print(f"| {problem} | {part} | {float(share):.0%} |")
+    write_csv(RESULTS, rows)
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

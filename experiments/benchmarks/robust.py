@@ -1,15 +1,15 @@
-"""How often the defaults work: random problems of five families in three scalings.
+"""Share of random problems that are solved: five families in three scalings.
 
     python -m experiments.benchmarks.robust [--families NAME …] [--peers NAME …] [--stages …]
 
-The problems: families.py; tolerances 1e-4, seeds that were not used to choose defaults. Ours runs
-with its defaults on all; peers run on one scaling of each of their seeds, with their recommended
-settings and with those of their grid that were best on another problem of the family: solved it in
-the most scalings, and fastest; where none did, the recommended ones stand for both. All methods
-have the same CPU time. Of PyGRANSO, cooper, humancompatible-train and mdmm, which go on until the
-ruler or the clock ends them, settings that used up their time on that problem in a scaling are not
-run on the others in this scaling: a time-out. pbalm needs functions in JAX and is left out. Writes
-robust.csv and, of the grids, robust_trials.csv, rows of what was run in place of older ones.
+families.py has the problems; tolerances are 1e-4, and the seeds were not used to choose defaults.
+Ours runs with its defaults on all problems. Peers run on one scaling of each of their seeds, with
+their recommended settings and with the settings of their grid that solved another problem of the
+family in the most scalings, and fastest; if none did, with the recommended ones only. All methods
+have the same CPU time. PyGRANSO, cooper, humancompatible-train and mdmm run until the ruler or the
+clock stops them; if their settings use up the time on that other problem in a scaling, they are not
+run on the problems in this scaling and count as time-outs. pbalm needs functions in JAX and is not
+run. Writes robust.csv and, for the grids, robust_trials.csv, where new rows replace older ones.
 """
 
 import argparse
@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from experiments.atomic_files import write_csv
 from experiments.benchmarks import peers
 from experiments.benchmarks.families import FAMILIES, SCALINGS, task
-from experiments.benchmarks.machine import write_machine
-from experiments.benchmarks.rows import RESULTS, Row, numbers, read, write
+from experiments.benchmarks.machine import record_machine
+from experiments.benchmarks.outcome_table import RESULTS, Row, numbers, read
 from experiments.benchmarks.ruler import Answer
 from experiments.benchmarks.tasks import FIRST, STAGES
-from experiments.benchmarks.watch import Outcome, Solve, Task, Watch, run, warm_up
-from experiments.progress import track
+from experiments.benchmarks.timed_run import Outcome, RunClock, Solve, Task, run, warm_up
+from experiments.counting_bar import track
 from torch_powalm import Problem, Solution, power_alm
 
 NUS = (1.0, 0.8)
@@ -35,7 +36,12 @@ NAMES = ("alpaqa", "cyipopt", "scipy", "pygranso", "cooper", "humancompatible", 
 BUDGET = 10.0  # seconds of CPU time
 TUNED = ", tuned"
 TRIALS = "robust_trials"  # name of the file
-ENDLESS = ("PyGRANSO", "cooper", "humancompatible-train", "mdmm")  # to the ruler or the clock
+ENDLESS = (
+    "PyGRANSO",
+    "cooper",
+    "humancompatible-train",
+    "mdmm",
+)  # stopped by the ruler or the clock
 UNRUN = "time-out of its trial"
 COLUMNS = (
     *("family", "scaling", "seed", "method", "setting", "status", "own_status", "primal", "dual"),
@@ -44,7 +50,7 @@ COLUMNS = (
 
 
 class Peer(NamedTuple):
-    """A method of a peer and its settings, the recommended ones first."""
+    """A method of a peer with its settings, the recommended ones first."""
 
     method: str
     solve: Solve
@@ -56,7 +62,7 @@ class Peer(NamedTuple):
         return next(iter(self.settings))
 
     def run(self, found: Task, setting: str, budget: float) -> Row:
-        """A run with one of them."""
+        """A run with one of the settings."""
         outcome = run(self.solve, found, budget, autograd=True, **self.settings[setting])
         return {"method": self.method, "setting": setting} | numbers([outcome])
 
@@ -68,9 +74,10 @@ def installed(names: Iterable[str]) -> list[Peer]:
 
 
 def trials(family: str, methods: Sequence[Peer], budget: float = BUDGET) -> list[Row]:
-    """The settings of the methods on a problem of the family that is not compared.
+    """Try the settings of the methods on a problem of the family that is not compared.
 
-    All of them on the problem as it is; the recommended ones, and what solved it, in all scalings.
+    All settings run on the unscaled problem; the recommended ones and those that solved it also run
+    in the other scalings.
     """
     rows: list[Row] = []
     for peer in track(methods, f"{family}: settings"):
@@ -95,7 +102,7 @@ def compare(
     nus: Iterable[float] = NUS,
     budget: float = BUDGET,
 ) -> list[Row]:
-    """Ours on everything, and after it the peers on one scaling of each of their seeds."""
+    """Run ours on all problems, and the peers on one scaling of each of their seeds."""
     cases = [(scaling, seed) for scaling in SCALINGS for seed in range(FIRST, FIRST + seeds)]
     rows = []
     for scaling, seed in track(cases, f"{family}: random problems"):
@@ -119,7 +126,7 @@ def compare(
 
 
 def best_setting(peer: Peer, tried: Sequence[Row]) -> str:
-    """What solved the trial in the most scalings and fastest, else the recommended settings."""
+    """The settings that solved the trial in the most scalings, and fastest; else the first."""
     of = [row for row in tried if (row["method"], row["status"]) == (peer.method, "reached")]
 
     def cost(setting: str) -> tuple[int, float]:
@@ -132,7 +139,7 @@ def best_setting(peer: Peer, tried: Sequence[Row]) -> str:
 def _final(
     peer: Peer, found: Task, scaling: str, setting: str, tried: Sequence[Row], budget: float
 ) -> Row:
-    """A run, unless the method is endless and its trial in this scaling used up its time."""
+    """A run, or a time-out if the method is endless and timed out in the trial of the scaling."""
     key = peer.method, setting, scaling, "time-out"
     known = {(r["method"], r["setting"], r["scaling"], r["status"]) for r in tried}
     if peer.method in ENDLESS and key in known:
@@ -141,12 +148,12 @@ def _final(
 
 
 def ours(found: Task, nu: float, budget: float = BUDGET) -> tuple[Outcome, str]:
-    """A run with defaults, and the status it claims."""
+    """A run of ours with defaults, and the status that it returns."""
     claimed: list[Solution] = []
 
-    def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch) -> Answer:
+    def solve(problem: Problem, x_1: Tensor, eps: float, clock: RunClock) -> Answer:
         claimed.append(
-            power_alm(problem, x_1, nu=nu, eps_phi=eps, eps_A=eps, max_seconds=watch.left)
+            power_alm(problem, x_1, nu=nu, eps_phi=eps, eps_A=eps, max_seconds=clock.left)
         )
         return Answer(claimed[0].x, claimed[0].y)
 
@@ -180,15 +187,15 @@ def main() -> None:
 
 
 def _keep(output: Path, name: str, family: str, rows: Sequence[Row]) -> None:
-    """Write rows of a family in place of older ones of the same methods, and the machine."""
+    """Replace the rows of a family by those of a new run, and record the machine."""
     path, again = output / f"{name}.csv", {row["method"] for row in rows}
     kept = [row for row in read(path) if row["family"] != family or row["method"] not in again]
-    write(path, sorted([*kept, *rows], key=_order), COLUMNS)
-    write_machine(output / f"{name}.json")
+    write_csv(path, sorted([*kept, *rows], key=_order), COLUMNS)
+    record_machine(output, name)
 
 
 def _order(row: Row) -> tuple[int, bool, int]:
-    """By family, ours first, then as the peers are listed."""
+    """Sort by family, ours first, then in the order of the peers."""
     methods = [peer.method for peer in installed(NAMES)]
     name = row["method"].removesuffix(TUNED)
     place = methods.index(name) if name in methods else -1

@@ -1,17 +1,18 @@
-"""One ruler for every method: how good a point is.
+"""The same measure of a point for every method.
 
-A point is moved into dom g first. Then
+A point is first moved into dom g. Then
 
     primal     ‖(A(x), max(B(x), 0))‖
-    dual       the larger of dist(−∇f(x) − Jᵀy, ∂g(x)) and the complementarity of y: of every
-               inequality the smaller of |y B| and |min(y, −B)|, as some methods make the one
-               small and some the other
+    dual       the larger of dist(−∇f(x) − Jᵀy, ∂g(x)) and the complementarity of y: for every
+               inequality the smaller of |y B| and |min(y, −B)|, since some methods control one
+               and some the other
 
-with the method's own multipliers y where it has some and these reach the tolerance, else with the
-best ones by least squares: LSMR over the coordinates on which ∂g(x) is a point (with the ray of a
-ball as one more unknown), then L-BFGS-B on the exact distance, y ≥ 0 for inequalities and y = 0
-where they are inactive, by 0.01 or by the tolerance. Methods that leave coordinates next to a bound
-instead of on it are measured a second time with these on the bound. The best result counts.
+The multipliers y are the method's own if it has some and they reach the tolerance, else the best
+ones by least squares: LSMR over the coordinates on which ∂g(x) is a point (with the ray of a ball
+as one more unknown), then L-BFGS-B on the exact distance, with y ≥ 0 for inequalities and y = 0 for
+inactive ones (by 0.01, or by the tolerance). Methods that leave coordinates close to a bound
+instead of on it are measured a second time with these coordinates on the bound. The best result
+counts.
 """
 
 from typing import Any, NamedTuple
@@ -23,21 +24,20 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from torch_powalm import Problem, prox
-from torch_powalm.oracle import Point
 
-NEAR = 1e-6  # coordinates that are so near to a bound may be put on it
-ACTIVE = 1e-2  # inequalities that are so near to 0 may have multipliers
+NEAR = 1e-6  # coordinates this close to a bound may be put on it
+ACTIVE = 1e-2  # inequalities this close to 0 may have multipliers
 
 
 class Answer(NamedTuple):
-    """A point in the shape of x_1, with multipliers (equalities first) where there are some."""
+    """A point in the shape of x_1, and multipliers (equalities first) if the method has some."""
 
     x: Tensor
     y: Tensor | None = None
 
 
 class Measured(NamedTuple):
-    """What a point is worth; multiplier says whose y it was."""
+    """Residuals and objective of a point; `multiplier` says where y came from."""
 
     primal: float
     dual: float
@@ -75,7 +75,7 @@ def _measure(problem: Problem, x: Tensor, y: Tensor | None, eps: float) -> Measu
     return min(found, key=_worst)
 
 
-def _complementarity(problem: Problem, at: Point, y: Tensor) -> float:
+def _complementarity(problem: Problem, at: Any, y: Tensor) -> float:
     inequality = problem.inequality(at)
     if inequality is None:
         return 0.0
@@ -135,7 +135,7 @@ def _half_squared_distance(
 
 
 class _Products:
-    """Jᵀw and Jd at a point; Jᵀw is linear in w, so autograd of ⟨Jᵀw, d⟩ in w gives Jd."""
+    """Jᵀw and Jd at a point; Jᵀw is linear in w, so the gradient of ⟨Jᵀw, d⟩ in w is Jd."""
 
     def __init__(self, problem: Problem, x: Tensor, active: float) -> None:
         self.oracle, self.x = problem.oracle, x
@@ -177,7 +177,7 @@ class _Products:
 
 
 def _face(g: prox.Proximable, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Coordinates on which ∂g(x) is a point, as ones, and its ray, 0 where there is none."""
+    """Coordinates on which ∂g(x) is a point, as ones, and the ray of ∂g(x), 0 if it has none."""
     none = torch.zeros_like(x)
     if isinstance(g, prox.Zero):
         return torch.ones_like(x), none
@@ -201,7 +201,7 @@ def _shortest(g: prox.Proximable, x: Tensor, v: Tensor) -> Tensor:
 
 
 def _on_bounds(g: prox.Proximable, x: Tensor) -> Tensor:
-    """Coordinates next to a bound put on it, and a norm next to the radius made equal to it."""
+    """Put coordinates close to a bound on it, and scale a norm close to the radius to it."""
     if isinstance(g, prox.Box):
         lower, upper = torch.as_tensor(g.lower), torch.as_tensor(g.upper)
         x = torch.where(x <= lower + NEAR * (1 + lower.abs()), lower.to(x), x)

@@ -1,13 +1,12 @@
-"""How the cost grows: clustering with n points, training with m constraints.
+"""Growth of the cost: clustering with n points, training with m constraints.
 
     python -m experiments.benchmarks.scaling [--gradients 60] [--rounds 20] [--output FOLDER]
 
 Clustering: the first `gradients` gradient calls of power_alm with its defaults, in microseconds per
-call: all of it, the product with D, and what is beside the product. Training: a step with m
-constraints x_i² = 1 over a step of the hand-written augmented Lagrangian, interleaved, median over
-rounds. Memory: the most bytes that the tensors of a solve hold at once, beside D and x_1, and those
-of a training with its model and optimizer. Slopes are least squares in the logarithms. Writes
-scaling.csv.
+call: in total, for the product with D, and for the rest. Training: a step with m constraints
+x_i² = 1 over a step of the hand-written augmented Lagrangian, alternating, median over rounds.
+Memory: peak bytes of the tensors of a solve, without D and x_1, and of a training, with model and
+optimizer. Exponents are least-squares slopes of the logarithms. Writes scaling.csv.
 """
 
 import argparse
@@ -27,29 +26,31 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from experiments.benchmarks.machine import write_machine
-from experiments.benchmarks.rows import RESULTS, Row, write
-from experiments.benchmarks.training_steps import EPOCH, Step, floor, ours
+from experiments.atomic_files import write_csv
+from experiments.benchmarks.interleaved import Step, interleave, ratios
+from experiments.benchmarks.machine import record_machine
+from experiments.benchmarks.outcome_table import RESULTS, Row
+from experiments.benchmarks.training_steps import EPOCH, floor, ours
 from experiments.benchmarks.training_tasks import Signs, Task
+from experiments.counting_bar import track
 from experiments.problems import deterministic
 from experiments.problems.deterministic import Spread
-from experiments.progress import track
 from torch_powalm import Problem, power_alm
 
 POINTS = (250, 500, 1000, 2000, 4000)
 CONSTRAINTS = (10, 100, 1000, 10_000, 100_000, 1_000_000)
-STEPS = {10: 50, 100: 50, 1000: 50, 10_000: 50, 100_000: 10, 1_000_000: 5}  # of a round
+STEPS = {10: 50, 100: 50, 1000: 50, 10_000: 50, 100_000: 10, 1_000_000: 5}  # in a round
 COLUMNS = ("part", "size", "quantity", "value")
 
 
 class _Clock:
-    """The spread of the clusters, with the time of its products."""
+    """The objective of a clustering, with the time of its products."""
 
     def __init__(self, spread: Spread) -> None:
         self.spread, self.seconds = spread, 0.0
 
     def value_and_grad(self, X: Tensor) -> tuple[float, Tensor]:
-        """As the spread's."""
+        """Value and gradient, timed."""
         start = time.process_time()
         found = self.spread.value_and_grad(X)
         self.seconds += time.process_time() - start
@@ -59,8 +60,8 @@ class _Clock:
 def clusters(n: int, gradients: int, rounds: int = 3) -> list[Row]:
     """Cost of a gradient call with n points in ten blobs."""
     generator = torch.Generator().manual_seed(0)
-    centres = 4 * torch.randn(10, 10, generator=generator)
-    points = centres[torch.arange(n) % 10] + torch.randn(n, 10, generator=generator)
+    centers = 4 * torch.randn(10, 10, generator=generator)
+    points = centers[torch.arange(n) % 10] + torch.randn(n, 10, generator=generator)
     problem, x_1 = deterministic.clustering(points.softmax(1))
     total, product = [], []
     for _ in range(rounds + 1):
@@ -91,23 +92,19 @@ def constraints(m: int, rounds: int) -> list[Row]:
     steps = STEPS.get(m, 10)
     builders = {"floor": floor, "ours ν = 1": ours(1.0), "ours ν = 0.7": ours(0.7)}
     methods = {name: build(Signs(size=m), False) for name, build in builders.items()}
-    for step in methods.values():
-        for _ in range(min(EPOCH + 5, 10 * steps)):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    names = list(methods)
-    for k in range(rounds):
-        for name in names[k % 3 :] + names[: k % 3]:
-            start = time.process_time()
-            for _ in range(steps):
-                methods[name]()
-            times[name].append((time.process_time() - start) / steps)
+    times = interleave(
+        methods,
+        rounds,
+        steps,
+        label=f"{m:,} constraints",
+        warm_up=min(EPOCH + 5, 10 * steps),
+        clock=time.process_time,
+    )
     rows = []
-    for name in names:
-        ratios = [a / b for a, b in zip(times[name], times["floor"], strict=True)]
+    for name in methods:
         values = {
             f"{name}, µs per step": 1e6 * statistics.median(times[name]),
-            f"{name} / floor": statistics.median(ratios),
+            f"{name} / floor": statistics.median(ratios(times, name, "floor")),
             f"{name}, MB of a training": peak(partial(_train, builders[name], m)) / 1e6,
         }
         for quantity, value in values.items():
@@ -117,7 +114,7 @@ def constraints(m: int, rounds: int) -> list[Row]:
 
 
 def _train(build: Callable[[Task, bool], Step], m: int) -> None:
-    """A model, its optimizer, and steps until after the first update of the multipliers."""
+    """Build model and optimizer, and step until after the first multiplier update."""
     step = build(Signs(size=m), False)
     for _ in range(EPOCH + 1):
         step()
@@ -129,8 +126,8 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def peak(run: Callable[[], object]) -> int:
-    """The most bytes of tensors that a call holds at once, beside those that were there before."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler talks
+    """Peak bytes of the tensors that a call allocates."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     with tempfile.TemporaryDirectory() as folder:
@@ -151,13 +148,13 @@ def main() -> None:
     args: Any = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    clusters(POINTS[0], args.gradients)  # the first one also loads code
+    clusters(POINTS[0], args.gradients)  # the first call also loads code
     for n in track(POINTS, "clustering by size"):
         rows += clusters(n, args.gradients)
-    for m in track(CONSTRAINTS, "training by constraints"):
+    for m in CONSTRAINTS:
         rows += constraints(m, args.rounds)
-    write(args.output / "scaling.csv", rows, COLUMNS)
-    write_machine(args.output / "scaling.json")
+    write_csv(args.output / "scaling.csv", rows, COLUMNS)
+    record_machine(args.output, "scaling")
     for row in rows:
         print(*row.values())
 

@@ -1,15 +1,14 @@
-"""Whether a long constrained training stays as fast and as small as it began.
+"""Speed and memory of a long constrained training, from its beginning to its end.
 
     python -m experiments.benchmarks.soak [--steps 20000] [--output FILE]
 
-A Lightning trainer with blocks of every kind, multipliers updated every 50 steps, a CSV log. In
-each of ten windows the steps are timed against a plain training step that runs in between (so that
-a busy machine does not matter), and tensors and resident memory are counted. Prints the table and
-writes experiments/results/soak.csv.
+A Lightning trainer with all kinds of blocks, multiplier updates every 50 steps and a CSV log. The
+training is cut into ten windows. In each, steps are timed against plain training steps in between,
+so that the load of the machine cancels, and tensors and resident memory are counted. Prints the
+table and writes experiments/results/soak.csv.
 """
 
 import argparse
-import csv
 import gc
 import logging
 import statistics
@@ -24,10 +23,12 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 
+from experiments.atomic_files import write_csv
 from experiments.benchmarks.classifier import SAMPLES, Net
+from experiments.tables import markdown
 from torch_powalm.lightning import PowerALMCallback
 
-WINDOWS, PROBE = 10, 20  # a plain step follows every so many
+WINDOWS, PROBE = 10, 20  # PROBE: steps between two measurements
 RESULTS = Path(__file__).parent.parent / "results" / "soak.csv"
 
 
@@ -50,7 +51,7 @@ class Module(lightning.LightningModule):
 
 
 class Windows(lightning.Callback):
-    """Ratios to the plain step, tensors and memory, window by window."""
+    """Measures ratios to the plain step, tensors and memory, window by window."""
 
     def __init__(self, steps: int) -> None:
         self.every = steps // WINDOWS
@@ -62,7 +63,7 @@ class Windows(lightning.Callback):
         self.start = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:
-        """Probe, and close a window when it is full."""
+        """Measure, and close a window when it is full."""
         step = trainer.global_step
         if step % PROBE == 0:
             mine = (time.perf_counter() - self.start) / PROBE
@@ -88,7 +89,7 @@ def resident() -> float:
 
 
 def main() -> None:
-    """Train, print."""
+    """Train, write, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -110,16 +111,17 @@ def main() -> None:
             enable_model_summary=False,
         )
         trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=None))
-    header = ["steps", "ratio_to_plain_step", "tensors", "resident_mb"]
     rows = [
-        [i * windows.every, f"{ratio:.2f}", tensors, f"{memory:.1f}"]
+        {
+            "steps": str(i * windows.every),
+            "ratio_to_plain_step": f"{ratio:.2f}",
+            "tensors": str(tensors),
+            "resident_mb": f"{memory:.1f}",
+        }
         for i, (ratio, tensors, memory) in enumerate(windows.rows, 1)
     ]
-    with args.output.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([header, *rows])
-    for row in (header, ["---"] * 4, *rows):
-        print("| " + " | ".join(map(str, row)) + " |")
+    write_csv(args.output, rows)
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The first table of BENCHMARKS.md: one line for each task, ours over the best peer."""
+"""The first table of BENCHMARKS.md: ours over the best peer, one line for each task."""
 
 import statistics
 from collections.abc import Sequence
 
 from experiments.benchmarks import charts
-from experiments.benchmarks.requirements import at_lowest, best_peer, label, missed, own
-from experiments.benchmarks.rows import REFERENCE, Row
+from experiments.benchmarks.outcome_table import REFERENCE, Row
+from experiments.benchmarks.peer_statistics import at_lowest, best_peer, label, missed, own
 from experiments.benchmarks.tasks import plans
 from experiments.tables import MISSING
 
@@ -13,8 +13,10 @@ ORACLES = {"hand": "hand-written oracles", "autograd": "autograd"}
 Line = dict[str, str]
 
 
-def ten_lines(rows: Sequence[Row], overhead: Sequence[Row], robust: Sequence[Row]) -> list[Line]:
-    """Ratio to the best peer per task, and where we are not first."""
+def summary_lines(
+    rows: Sequence[Row], overhead: Sequence[Row], robust: Sequence[Row]
+) -> list[Line]:
+    """Ratio to the best peer for each task, and whether we are first."""
     found = [_task_line(rows, task, oracle) for task in plans(None) for oracle in ORACLES]
     lines = [line for line in found if line is not None]
     if overhead:
@@ -30,7 +32,7 @@ def two(value: float) -> str:
 
 
 def _task_line(rows: Sequence[Row], task: str, oracle: str) -> Line | None:
-    """A deterministic task; None when ours has not run it."""
+    """The line of a deterministic task; None if ours was not run."""
     peer, mine = best_peer(rows, task, oracle), own(rows, task, oracle)
     line = _line(f"{task}, {ORACLES[oracle]}", MISSING, MISSING, "no peer reached it")
     if failed := missed(rows, task, oracle):
@@ -69,7 +71,7 @@ def _training_line(overhead: Sequence[Row]) -> Line:
 
 
 def _robust_line(robust: Sequence[Row]) -> Line:
-    """How many of the problems that all have run are solved, and the time where both solve them."""
+    """Solved problems of those that all methods ran, and the time on those that both solved."""
     methods = list(dict.fromkeys(row["method"] for row in robust))
     problems = charts.shared(robust, methods)
     cpu: dict[str, dict[tuple[str, ...], float]] = {method: {} for method in methods}

@@ -1,4 +1,4 @@
-"""The deterministic tasks: the paper's problems on instances that chose no default of ours."""
+"""The deterministic tasks: the paper's problems, on instances not used to choose defaults."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,26 +7,26 @@ import torch
 from torch import Tensor
 
 from experiments import features
-from experiments.benchmarks.watch import Task
+from experiments.benchmarks.timed_run import Task
 from experiments.data.images import Source
 from experiments.problems import deterministic
 from torch_powalm import Problem
 
-START = 5.36e-4  # of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
-STAGES = ("trial", "final")  # of a benchmark: settings of peers, then the comparison
+START = 5.36e-4  # scale of x_1 of the clustering with n = 1000: ‖A(x_1)‖ as in the paper
+STAGES = ("trial", "final")  # stages of a benchmark: settings of peers, then the comparison
 FIRST = 100  # seed of the first instance: the defaults of power_alm were chosen with seeds below
 
 
 class Plan(NamedTuple):
-    """How a task is run.
+    """Instances and limits of a task.
 
     Args:
-        instances: builds the task of a number, from 0 on.
-        seeds: how many.
-        rounds: of short runs.
-        budget: seconds of a run.
-        trial: seconds of a run of the grid.
-        oracles: the kinds that methods with both of them run with.
+        instances: builds the k-th instance, k from 0 on.
+        seeds: number of instances.
+        rounds: repetitions of short runs.
+        budget: seconds for a run.
+        trial: seconds for a run of the grid.
+        oracles: kinds of oracles for methods that accept both.
     """
 
     instances: Callable[[int], Task]
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 def gevp(seed: int, n: int = 500) -> Task:
-    """Minimise ½ xᵀCx on the sphere."""
+    """Minimize ½ xᵀCx on the sphere."""
     problem, x_1 = deterministic.gevp(seed, n)
     Q = problem.oracle.f_by_hand.Q
 
@@ -79,7 +79,7 @@ def clustering(seed: int, points: Tensor, scale: float, r: int = 20, s: int = 10
 
 
 def _again(problem: Problem) -> Problem:
-    """The same problem with counters of its own."""
+    """The same problem with its own counters."""
     constraint = problem.oracle.constraints["equality"]
     return Problem(problem.oracle.f_by_hand, equality=constraint, g=problem.g)
 
@@ -102,7 +102,7 @@ def plans(root: str | None) -> dict[str, Plan]:
         return points[0]
 
     def small(k: int) -> Task:
-        """Other images in every instance, and none of the first 200."""
+        """Different images in every instance, none of them among the first 200."""
         return clustering(FIRST + k, images()[200 * (k + 1) : 200 * (k + 2)], 1e-3)
 
     def large(k: int) -> Task:

@@ -1,17 +1,16 @@
-"""What a step costs in the constrained trainings, as a ratio to an unconstrained one.
+"""Cost of a step in the constrained trainings, as a ratio to an unconstrained step.
 
     python -m experiments.benchmarks.training_cost [--rounds 60] [--steps 10] [--output FILE]
 
-One process, one thread, the carried images. In every round each method makes `steps` steps, in an
-order that rotates; a ratio is the median over rounds of (method / unconstrained in that round).
-Multipliers move as often as in the experiments. Writes experiments/results/training/cost.csv.
+One process, one thread, the sample of the images in the repository. In every round each method
+makes `steps` steps, in rotating order; a ratio is the median over rounds of (method / unconstrained
+in that round). Multipliers are updated as often as in the experiments. Writes
+experiments/results/training_cost.csv.
 """
 
 import argparse
-import csv
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
@@ -21,18 +20,19 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
-from experiments import entry
+from experiments import hydra_cli
+from experiments.atomic_files import write_csv
+from experiments.benchmarks.interleaved import Step, interleave, ratios
+from experiments.constrained_training import Constrained, Schedule, split
 from experiments.data.images import Images, Source
 from experiments.methods import Method, PowerALM, Task
 from experiments.network import batches
-from experiments.progress import track
-from experiments.training import Constrained, Schedule, split
 
-RESULTS = Path(__file__).parent.parent / "results" / "training" / "cost.csv"
+RESULTS = Path(__file__).parent.parent / "results" / "training_cost.csv"
 EXPERIMENTS = ("neyman_pearson", "orthonormal")
-METHODS = ("unconstrained", "penalty", "cooper", "nu_05", "nu_07", "nu_08", "nu_1")
+METHODS = ("unconstrained", "penalty", "cooper", *(f"powalm {nu}" for nu in (0.5, 0.7, 0.8, 1.0)))
+COLUMNS = ("experiment", "method", "ratio", "first_quartile", "third_quartile")
 WARM_UP = 10  # steps
-Step = Callable[[], None]
 
 
 def main() -> None:
@@ -49,43 +49,22 @@ def main() -> None:
         steps = {}
         for name in METHODS:
             if name == "cooper" and find_spec("cooper") is None:
-                print("cooper is left out; pip install 'torch-powalm[benchmarks]' brings it")
+                print("cooper is skipped; install it with pip install 'torch-powalm[benchmarks]'")
                 continue
             label, task, method, schedule = _objects(experiment, name)
             steps[label] = build(task, method, schedule, images)
-        for label, ratios in measure(steps, args.rounds, args.steps, experiment).items():
-            first, middle, third = statistics.quantiles(ratios, n=4)
-            rows.append([experiment, label, f"{middle:.2f}", f"{first:.2f}", f"{third:.2f}"])
-            print(*rows[-1])
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    with args.output.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["experiment", "method", "ratio", "first_quartile", "third_quartile"])
-        writer.writerows(rows)
+        times = interleave(steps, args.rounds, args.steps, label=experiment, warm_up=WARM_UP)
+        for label in times:
+            first, middle, third = statistics.quantiles(ratios(times, label, "unconstrained"))
+            cells = [experiment, label, f"{middle:.2f}", f"{first:.2f}", f"{third:.2f}"]
+            print(*cells)
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    write_csv(args.output, rows, COLUMNS)
     print(f"written to {args.output}")
 
 
-def measure(
-    methods: dict[str, Step], rounds: int, steps: int, label: str
-) -> dict[str, list[float]]:
-    """Ratios to "unconstrained", round by round."""
-    for step in methods.values():
-        for _ in range(WARM_UP):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in methods}
-    names = list(methods)
-    for k in track(range(rounds), label):
-        for name in names[k % len(names) :] + names[: k % len(names)]:
-            start = time.perf_counter()
-            for _ in range(steps):
-                methods[name]()
-            times[name].append(time.perf_counter() - start)
-    unit = times["unconstrained"]
-    return {name: [a / b for a, b in zip(times[name], unit, strict=True)] for name in names}
-
-
 def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Step:
-    """A training step of the method as a function; of a grid, of its first candidate."""
+    """A training step of the method with the first of its candidates, as a function."""
     generator = torch.Generator().manual_seed(0)
     data = split(images, schedule, generator)
     candidate = next(iter(method.candidates().values()))
@@ -110,8 +89,10 @@ def build(task: Task, method: Method, schedule: Schedule, images: Images) -> Ste
 
 
 def _objects(experiment: str, method: str) -> tuple[str, Task, Method, Schedule]:
-    with initialize_config_dir(entry.CONFIGS, version_base="1.3"):
-        overrides = [f"experiment={experiment}", f"method={method}", "++schedule.n=null"]
+    name, *powers = method.split()
+    overrides = [f"experiment={experiment}", f"method={name}", "++schedule.n=null"]
+    overrides += [f"method.nu={nu}" for nu in powers]
+    with initialize_config_dir(hydra_cli.CONFIGS, version_base="1.3"):
         cfg = compose("train", overrides)
     return (cfg.label, *(instantiate(cfg[part]) for part in ("task", "method", "schedule")))  # type: ignore[return-value]
 

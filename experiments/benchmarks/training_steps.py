@@ -1,21 +1,23 @@
-"""A training step with constraints by every method: `method(task, batch)` makes a function of it.
+"""Training steps with constraints: `method(task, batch)` returns a function that makes a step.
 
-`batch` says whether the class losses of the batch are the constraints, or the task's own functions.
-Multipliers are updated every EPOCH steps by ours and the floor, at every step by the others, whose
-methods are made so.
+If `batch` is true, the constraints are the class losses of the batch, else the task's own
+functions. Ours and the floor update the multipliers every EPOCH steps, the others at every step, as
+their methods prescribe.
 """
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+import torch_powalm
+from experiments import cooper_adapter
+from experiments.benchmarks.interleaved import Step
 from experiments.benchmarks.training_tasks import Task
-from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
 EPOCH = 50
-MANY = 1000  # constraints, for mdmm
-Step = Callable[[], None]
+MANY = 1000  # constraints; mdmm is not run with more
 
 
 def adam(task: Task) -> torch.optim.Optimizer:
@@ -36,7 +38,7 @@ def plain(task: Task, batch: bool) -> Step:
 
 
 def floor(task: Task, batch: bool) -> Step:
-    """The augmented Lagrangian written out by hand, the cheapest way we know."""
+    """The augmented Lagrangian written by hand, in the cheapest way we know."""
     optimizer, beta, count = adam(task), 1.0, 0
     functions = task.functions()
     y = torch.zeros(10 if batch else sum(len(fn()) for fn in functions))
@@ -62,70 +64,59 @@ def floor(task: Task, batch: bool) -> Step:
     return step
 
 
-def ours(nu: float) -> Callable[[Task, bool], Step]:
-    """PowerALMOptimizer."""
+def wrapped(
+    task: Task, batch: bool, nu: float, package: ModuleType = torch_powalm
+) -> torch_powalm.PowerALMOptimizer:
+    """PowerALMOptimizer with the constraints of a task, of this or another version."""
+    constraints = package.ConstraintRegistry()
+    if batch:
+        constraints.inequality("class_loss", size=10)
+    else:
+        for i, fn in enumerate(task.functions()):
+            constraints.equality(f"block_{i}", fn)
+    optimizer: torch_powalm.PowerALMOptimizer = package.PowerALMOptimizer(
+        adam(task), constraints, nu=nu, beta_1=1.0, omega=1.1
+    )
+    return optimizer
+
+
+def ours(nu: float, package: ModuleType = torch_powalm) -> Callable[[Task, bool], Step]:
+    """PowerALMOptimizer, of this or another version of the package."""
 
     def build(task: Task, batch: bool) -> Step:
-        constraints = ConstraintRegistry()
-        if batch:
-            constraints.inequality("class_loss", size=10)
-        else:
-            for i, fn in enumerate(task.functions()):
-                constraints.equality(f"block_{i}", fn)
-        optimizer = PowerALMOptimizer(adam(task), constraints, nu=nu, beta_1=1.0, omega=1.1)
-
-        def step() -> None:
-            optimizer.zero_grad()
-            if batch:
-                losses = task.losses()
-                loss = optimizer.augment(losses.mean(), class_loss=task.class_losses(losses))
-            else:
-                loss = task.loss()
-            loss.backward()
-            optimizer.step()
-            if optimizer.should_update(steps=EPOCH):
-                optimizer.update_multipliers()
-
-        return step
+        return step_of(wrapped(task, batch, nu, package), task, batch)
 
     return build
 
 
+def step_of(optimizer: torch_powalm.PowerALMOptimizer, task: Task, batch: bool) -> Step:
+    """A step of the wrapped optimizer, with its multiplier updates."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        if batch:
+            losses = task.losses()
+            loss = optimizer.augment(losses.mean(), class_loss=task.class_losses(losses))
+        else:
+            loss = task.loss()
+        loss.backward()
+        optimizer.step()
+        if optimizer.should_update(steps=EPOCH):
+            optimizer.update_multipliers()
+
+    return step
+
+
 def cooper(task: Task, batch: bool) -> Step:
     """cooper-optim's AugmentedLagrangian with simultaneous updates."""
-    import cooper as co
-
-    kind = co.ConstraintType.INEQUALITY if batch else co.ConstraintType.EQUALITY
     functions = task.functions()
-
-    class Problem(co.ConstrainedMinimizationProblem):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = []
-            for i, size in enumerate([10] if batch else [len(fn()) for fn in functions]):
-                block = co.Constraint(
-                    constraint_type=kind,
-                    formulation_type=co.formulations.AugmentedLagrangian,
-                    multiplier=co.multipliers.DenseMultiplier(num_constraints=size),
-                    penalty_coefficient=co.penalty_coefficients.DensePenaltyCoefficient(
-                        init=torch.tensor(1.0)
-                    ),
-                )
-                self.blocks.append(block)
-                setattr(self, f"block_{i}", block)
-
-        def compute_cmp_state(self) -> co.CMPState:
-            loss, values = _evaluate(task, functions, batch)
-            states = [co.ConstraintState(violation=value) for value in values]
-            return co.CMPState(
-                loss=loss,
-                observed_constraints=dict(zip(self.blocks, states, strict=True)),
-            )
-
-    problem = Problem()
-    dual = torch.optim.SGD(problem.dual_parameters(), lr=1e-3, maximize=True)
-    optimizer = co.optim.SimultaneousOptimizer(
-        cmp=problem, primal_optimizers=adam(task), dual_optimizers=dual
+    sizes = [10] if batch else [len(fn()) for fn in functions]
+    optimizer = cooper_adapter.build(
+        lambda: cooper_adapter.State(*_evaluate(task, functions, batch)),
+        [cooper_adapter.Block(size, batch) for size in sizes],
+        adam(task),
+        dual_lr=1e-3,
+        penalty=1.0,
     )
     return lambda: optimizer.roll() and None
 
@@ -149,7 +140,7 @@ def humancompatible(task: Task, batch: bool) -> Step:
 
 
 def modified_differential(task: Task, batch: bool) -> Step | None:
-    """mdmm, one object for each constraint, all of them views of vectors that are made once."""
+    """The package mdmm, with one object for each constraint that views a shared vector."""
     import mdmm
 
     functions = task.functions()
@@ -176,7 +167,7 @@ def modified_differential(task: Task, batch: bool) -> Step | None:
 def _evaluate(
     task: Task, functions: Sequence[Callable[[], Tensor]], batch: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    """Loss and constraints of a task, one vector for each block."""
+    """Loss and constraints of a task, one vector for each block of constraints."""
     if batch:
         losses = task.losses()
         return losses.mean(), [task.class_losses(losses)]

@@ -1,4 +1,4 @@
-"""Training tasks of the overhead: a small network and a long vector, with their constraints."""
+"""Training tasks of the overhead benchmark: a small network and a long vector."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Task:
-    """A training task: a loss of the batch, constraint functions and the kind they are of."""
+    """A small network with a loss of the batch and constraints."""
 
     def __init__(self, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -29,7 +29,7 @@ class Task:
         return self.losses().mean()
 
     def class_losses(self, losses: Tensor) -> Tensor:
-        """Mean loss of each class, minus its bound."""
+        """Mean loss of each class minus its bound."""
         return losses @ self.one_hot / self.one_hot.sum(0).clamp(min=1) - 0.3
 
     def functions(self) -> list[Callable[[], Tensor]]:
@@ -38,7 +38,7 @@ class Task:
 
 
 class Blocks(Task):
-    """The row norms of the first layer in 64 blocks of 4."""
+    """The same network, with the row norms of the first layer in 64 blocks of 4."""
 
     def functions(self) -> list[Callable[[], Tensor]]:
         """64 functions of 4 rows each."""

@@ -1,1 +1,1 @@
-"""The carried sample of the images, and the loader."""
+"""A sample of the images, and the loader of complete copies."""

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: the carried sample, a local copy, or a download through torchvision."""
+"""MNIST and Fashion-MNIST: a sample in this folder, a local copy, or a download."""
 
 import hashlib
 from collections.abc import Callable
@@ -26,12 +26,12 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Where the images of a data set come from; `load` verifies their checksums.
+    """Source of the images of a data set; `load` verifies their checksums.
 
     Args:
         dataset: "mnist" or "fashion_mnist".
-        root: folder of the complete data in torchvision's layout; None for the carried sample.
-        download: fetch the complete data to root where they are missing.
+        root: folder of the complete data in torchvision's layout; None for the sample.
+        download: download the complete data to root if they are missing.
     """
 
     dataset: str
@@ -46,17 +46,17 @@ class Source:
 
     @property
     def part(self) -> str:
-        """Which images these are, wherever they lie."""
+        """Which images these are, independent of their folder."""
         return "sample" if self.root is None else "complete"
 
     def check_root(self) -> None:
-        """Raise where there is no folder to read from."""
+        """Raise if there is no folder to read from."""
         name = NAMES[self.dataset]
         if self.root is None or self.download or (Path(self.root) / name / "raw").is_dir():
             return
         raise FileNotFoundError(
             f"data.root must hold {name}/raw, got {self.root!r}; data.download=true fetches it, "
-            "data.root=null takes the carried sample"
+            "data.root=null uses the sample in the repository"
         )
 
     def load(self) -> Images:
@@ -68,7 +68,7 @@ class Source:
 
 
 def verify(path: Path, name: str) -> None:
-    """Compare the file's checksum with the one noted under the name in SHA256SUMS."""
+    """Raise if the checksum of a file differs from that of the name in SHA256SUMS."""
     if hashlib.sha256(path.read_bytes()).hexdigest() != SUMS[name]:
         raise ValueError(f"{path} is corrupt: its checksum differs from {name} in SHA256SUMS")
 
@@ -86,7 +86,7 @@ def _sample(dataset: str) -> Images:
 
 
 def _complete(name: str, root: Path, download: bool) -> Images:
-    from torchvision import datasets  # takes seconds to import, and the sample does without
+    from torchvision import datasets  # takes seconds to import, and the sample does not need it
 
     kind = getattr(datasets, name)
     folder = root / name / "raw"
@@ -108,5 +108,5 @@ def _fetch(kind: Callable[..., object], root: Path) -> None:
         reason = str(error).strip().splitlines()[-1]
         raise ConnectionError(
             f"the data cannot be downloaded to {root} ({reason}); give data.root of a local copy, "
-            "or data.root=null for the carried sample"
+            "or data.root=null for the sample in the repository"
         ) from error

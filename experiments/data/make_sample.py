@@ -1,10 +1,10 @@
-"""Draw the carried sample from the complete data.
+"""Draw the sample from the complete data.
 
     python -m experiments.data.make_sample FOLDER
 
-FOLDER holds both data sets as torchvision lays them out. 5,000 training and 1,000 test images of
-each are drawn without replacement, in the order of the draw. Writes mnist.npz and
-fashion_mnist.npz beside this file and their checksums into SHA256SUMS.
+FOLDER contains both data sets in torchvision's layout. 5,000 training and 1,000 test images of each
+are drawn without replacement and stored in the order of the draw. Writes mnist.npz and
+fashion_mnist.npz to this folder and their checksums to SHA256SUMS.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def draw(images: Images, generator: torch.Generator) -> Images:
 
 
 def main() -> None:
-    """Draw, write, note the checksums."""
+    """Draw, and write the images and the checksums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
     root = parser.parse_args().folder

@@ -79,7 +79,7 @@ class RowSums:
 
 
 def gevp_matrix(seed: int, n: int) -> tuple[Tensor, torch.Generator]:
-    """C of a GEVP, normal with deviation 0.1 and symmetrised, and the generator after it."""
+    """The symmetrized normal matrix C of a GEVP, deviation 0.1, and the generator after it."""
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n!r}")
     generator = torch.Generator().manual_seed(seed)
@@ -88,7 +88,7 @@ def gevp_matrix(seed: int, n: int) -> tuple[Tensor, torch.Generator]:
 
 
 def gevp(seed: int, n: int = 500, factor: float = 0.5) -> tuple[Problem, Tensor]:
-    """Minimise factor · xᵀCx s.t. ‖x‖ = 1."""
+    """Minimize factor · xᵀCx s.t. ‖x‖ = 1."""
     C, generator = gevp_matrix(seed, n)
     f = Quadratic(2 * factor * C, torch.zeros(n, dtype=torch.float64))
     x_1 = torch.rand(n, dtype=torch.float64, generator=generator)
@@ -119,7 +119,7 @@ def clustering(
     Args:
         features: one row for each of the n points.
         seed: of the start.
-        r: columns of X, in [s, n]: s clusters need as many columns to be told apart.
+        r: columns of X, in [s, n]; fewer than s cannot separate s clusters.
         s: clusters, in [1, n].
         scale: entries of the start are uniform in [0, scale], > 0.
     """

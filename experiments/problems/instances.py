@@ -1,4 +1,4 @@
-"""Instances of the paper's problems, as the configs name them."""
+"""Instances of the paper's problems, which the configs instantiate."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Instance(NamedTuple):
-    """A problem with its start and what is known of it.
+    """A problem with its start and further data.
 
     Args:
         problem: the problem.
         x_1: its start.
-        f_star: the smallest objective, where it is known.
-        features: what is clustered, as it is clustered, where it is a clustering.
-        clusters: how many are wanted then.
+        f_star: the smallest objective, if it is known.
+        features: the clustered points, if it is a clustering.
+        clusters: their number.
     """
 
     problem: Problem
@@ -36,7 +36,7 @@ class Instance(NamedTuple):
 
 
 def gevp(seed: int, n: int, factor: float) -> Instance:
-    """Minimise factor · xᵀCx subject to ‖x‖ = 1, with the minimum from the eigenvalues of C."""
+    """Minimize factor · xᵀCx subject to ‖x‖ = 1, with f* from the eigenvalues of C."""
     problem, x_1 = deterministic.gevp(seed, n, factor)
     eigenvalues = torch.linalg.eigvalsh(deterministic.gevp_matrix(seed, n)[0])
     return Instance(problem, x_1, factor * eigenvalues[0].item())
@@ -54,7 +54,7 @@ def gevp_step(seed: int, n: int) -> Callable[[float], solvers.AcceleratedGradien
 
 
 def qp(seed: int, n: int, m: int) -> Instance:
-    """A nonconvex QP with m equalities in a box."""
+    """A nonconvex QP with m equalities and a box."""
     return Instance(*deterministic.qp(seed, n, m))
 
 
@@ -69,7 +69,7 @@ def clustering(
         r: columns of X.
         s: clusters.
         scale: of the start, uniform in [0, scale].
-        probabilities: take the softmax of the outputs.
+        probabilities: use the softmax of the outputs.
     """
     if probabilities:
         outputs = torch.from_numpy(features.outputs).softmax(1).numpy()

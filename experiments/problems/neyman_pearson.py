@@ -1,4 +1,4 @@
-"""Neyman–Pearson classification: some classes must not be missed, the others are learned."""
+"""Neyman–Pearson classification: a bound on the missed images of some classes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,19 +13,20 @@ from torch_powalm import ConstraintRegistry
 
 @dataclass(frozen=True)
 class NeymanPearson:
-    """Classify the other classes well while a group of classes is hardly ever missed.
+    """Classify well while images of a group of classes are rarely missed.
 
-        minimise    mean cross-entropy of the images outside the group
-        subject to  share of the group's images that are given a class outside of it ≤ rate
+        minimize    mean cross-entropy of the images outside the group
+        subject to  share of the group's images that are assigned to other classes ≤ rate
 
-    The share has no gradient. Its smooth proxy is the mean of −log₂ p, p the probability that the
-    network gives to the group: for a group of one class it counts every miss with at least 1. (The
-    mean of 1 − p is closer to the share, but the loss drives p to 0, where 1 − p has no slope.)
+    The share has no gradient. Its smooth proxy is the mean of −log₂ p, where p is the probability
+    that the network assigns to the group; for a group of one class, every miss counts at least 1.
+    (The mean of 1 − p is closer to the share, but the loss drives p to 0, where the gradient of
+    1 − p vanishes.)
 
     Args:
         group: the classes that must not be missed, each in 0, …, 9.
         rate: largest false-negative rate, in (0, 1).
-        tolerance: violation up to which a network counts as feasible, ≥ 0.
+        tolerance: largest violation of a feasible network, ≥ 0.
     """
 
     group: tuple[int, ...]
@@ -44,7 +45,7 @@ class NeymanPearson:
             raise ValueError(f"tolerance must be nonnegative, got {self.tolerance!r}")
 
     def tightened(self, margin: float) -> "NeymanPearson":
-        """The same with a smaller rate."""
+        """The same task with a smaller rate."""
         return replace(self, rate=self.rate - margin)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -53,11 +54,11 @@ class NeymanPearson:
         return cross_entropy(outputs[others], labels[others])
 
     def usual_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy of all images, which one minimises without a constraint."""
+        """Cross-entropy of all images, the loss of a training without constraint."""
         return cross_entropy(outputs, labels)
 
     def register(self, constraints: ConstraintRegistry, network: TwoLayer) -> None:
-        """The rate as an inequality of the batch, computed from sums."""
+        """Register the rate as an inequality of the batch, computed from sums."""
         constraints.inequality("missed", size=1, from_statistics=self._excess)
 
     def batch_values(
@@ -71,7 +72,7 @@ class NeymanPearson:
         return self._excess(self._smooth(outputs, labels))
 
     def strict(self, network: TwoLayer, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The constraint as it is meant."""
+        """The constraint with the true share."""
         return self._excess(self._true(outputs, labels))
 
     def _members(self, classes: Tensor) -> Tensor:
@@ -88,5 +89,5 @@ class NeymanPearson:
         return torch.stack([missed.sum(), members.sum()]).to(outputs)
 
     def _excess(self, sums: Tensor) -> Tensor:
-        """(missed, all) → rate minus its bound; a batch without the group misses nothing."""
+        """(missed, all) → rate minus its bound; 0 minus the bound for a batch without the group."""
         return sums[:1] / sums[1:].clamp(min=1) - self.rate

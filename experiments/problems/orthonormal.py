@@ -1,4 +1,4 @@
-"""Features whose last layer has orthonormal rows."""
+"""Classification with orthonormal rows in the last layer."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ from torch_powalm import ConstraintRegistry
 class Orthonormal:
     """The network of the clustering experiment with orthonormal rows W in its last layer.
 
-        minimise    mean cross-entropy
+        minimize    mean cross-entropy
         subject to  W Wᵀ = I, 55 equalities for 10 rows
 
     Args:
-        tolerance: largest entry of |W Wᵀ − I| up to which a network counts as feasible, ≥ 0.
+        tolerance: largest entry of |W Wᵀ − I| of a feasible network, ≥ 0.
     """
 
     tolerance: float
@@ -31,7 +31,7 @@ class Orthonormal:
             raise ValueError(f"tolerance must be nonnegative, got {self.tolerance!r}")
 
     def tightened(self, margin: float) -> "Orthonormal":
-        """Itself: an equality has no margin."""
+        """The task itself: an equality has no margin."""
         if margin != 0:
             raise ValueError(f"margin must be 0 for equalities, got {margin!r}")
         return self
@@ -43,17 +43,17 @@ class Orthonormal:
     usual_loss = loss
 
     def register(self, constraints: ConstraintRegistry, network: TwoLayer) -> None:
-        """The equalities, of parameters only."""
+        """Register the equalities, which depend on parameters only."""
         constraints.equality("orthonormal", lambda: _gram(network))
 
     def batch_values(
         self, outputs: Tensor, labels: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """None: the batch does not matter."""
+        """Nothing: the constraint does not depend on the batch."""
         return {}, {}
 
     def proxy(self, network: TwoLayer, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The equalities, which are smooth."""
+        """The equalities, which are smooth already."""
         return _gram(network)
 
     strict = proxy

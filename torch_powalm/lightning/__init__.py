@@ -1,12 +1,12 @@
-"""Lightning: when multipliers are updated, what is logged, which checkpoint is the best.
+"""Lightning callbacks: update and log the multipliers, keep the best feasible model.
 
     trainer = L.Trainer(callbacks=[PowerALMCallback(), FeasibleCheckpoint(tolerance=1e-3)])
 
-The module calls `self.optimizers().augment(loss, …)` in training_step, where it has batch blocks,
-and `self.constraints.observe(…)` in validation_step, where it wants to see them there.
+A module with batch blocks calls `self.optimizers().augment(loss, …)` in training_step, and
+`self.constraints.observe(…)` in validation_step to see their violations there.
 """
 
 from torch_powalm.lightning.callback import PowerALMCallback
-from torch_powalm.lightning.feasible import FeasibleCheckpoint, feasible_loss
+from torch_powalm.lightning.feasible_checkpoint import FeasibleCheckpoint, feasible_loss
 
 __all__ = ["FeasibleCheckpoint", "PowerALMCallback", "feasible_loss"]

@@ -1,14 +1,13 @@
-"""PowerALMCallback: decides when multipliers are updated, and logs, saves and restores them."""
+"""PowerALMCallback: decides when to update the multipliers, and logs, saves and restores them."""
 
 import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from torch_powalm.constraints import ConstraintRegistry
-from torch_powalm.lightning.flavours import CALLBACKS
-from torch_powalm.lightning.loading import check_before_loading, check_ranks
-from torch_powalm.lightning.records import (
+from torch_powalm.lightning.checkpoint_guard import check_before_loading, check_ranks
+from torch_powalm.lightning.compat import CALLBACKS
+from torch_powalm.lightning.metrics import (
     PREFIX,
     largest,
     log,
@@ -16,23 +15,24 @@ from torch_powalm.lightning.records import (
     violation_columns,
     write,
 )
-from torch_powalm.optimizer import PowerALMOptimizer
+from torch_powalm.training.optimizer import PowerALMOptimizer
+from torch_powalm.training.registry import ConstraintRegistry
 
 
 class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ignore[misc]
     """Updates, logs, saves and restores the multipliers of every PowerALMOptimizer of a Trainer.
 
     Records are logged as `powalm/primal_residual`, `powalm/beta`, `powalm/violation/NAME` and so
-    on (`powalm/0/…`, `powalm/1/…` for several wrapped optimizers); what the module observes in
-    validation as `powalm/val/violation/NAME`.
+    on (`powalm/0/…`, `powalm/1/…` for several wrapped optimizers); violations that the module
+    observes in validation as `powalm/val/violation/NAME`.
 
     Args:
-        epochs: update at the end of every so many epochs; 1 when no other rule is given.
-        steps: update after every so many steps of the optimizer.
+        epochs: number of epochs between updates; 1 if no other rule is given.
+        steps: number of optimizer steps between updates.
         lam: update when the running norm of the augmented gradient is at most lam/β.
-        eps_A: stop when an update sees ‖(A, max(B, 0))‖ at most this (and eps_phi, if given).
-        eps_phi: stop when an update sees a running norm of the gradient at most this (and eps_A).
-        clip_total: let the trainer clip the gradient of loss and constraints, not of the loss only.
+        eps_A: stop if ‖(A, max(B, 0))‖ is at most this at an update (and eps_phi holds, if given).
+        eps_phi: stop if the running gradient norm is at most this at an update (and eps_A holds).
+        clip_total: let the trainer clip the total gradient, not only that of the augmented loss.
 
     Example:
         trainer = L.Trainer(callbacks=[PowerALMCallback(steps=500, eps_A=1e-3)])
@@ -66,10 +66,10 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         self.clip_total = clip_total
         self._optimizers: list[PowerALMOptimizer] = []
         self._loaded: list[dict[str, Any]] | None = None
-        self._saved_epoch = math.inf  # in which the checkpoint was written that is resumed from
+        self._saved_epoch = math.inf  # of the checkpoint that the trainer resumes from
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Have checkpoints checked before Lightning reads them."""
+        """Make the strategy check every checkpoint before it reads it."""
         check_before_loading(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -83,10 +83,10 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
             )
         for optimizer in self._optimizers:
             check_ranks(trainer.strategy, optimizer)
-            optimizer.watch()
+            optimizer.mark_managed()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Apply what a checkpoint has brought: some strategies load it only now."""
+        """Load the multipliers of a checkpoint: some strategies restore callbacks only now."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             if len(loaded) != len(self._optimizers):
@@ -97,15 +97,15 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
             for optimizer, state in zip(self._optimizers, loaded, strict=True):
                 optimizer.load_powalm_state_dict(state)
         elif trainer.ckpt_path is not None and not any(o.dual.started for o in self._optimizers):
-            warnings.warn("checkpoint has no multipliers, they start anew", stacklevel=2)
-        # A checkpoint written after the last batch of an epoch and before its end: Lightning goes
-        # on with the next epoch and leaves the end's hooks out.
+            warnings.warn("checkpoint has no multipliers; they start from 0", stacklevel=2)
+        # If a checkpoint was saved between the last batch and the end of an epoch, Lightning
+        # resumes with the next epoch and skips the hooks of the end: run the update that it skips.
         if self._saved_epoch < trainer.current_epoch:
             write(trainer, self._update_by_epochs(trainer, int(self._saved_epoch)))
         self._saved_epoch = math.inf
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Complete the gradient before the trainer clips it; a batch without a loss has none."""
+        """Add the parameter-only blocks before the trainer clips the gradient, if there is one."""
         if (
             self.clip_total
             and isinstance(optimizer, PowerALMOptimizer)
@@ -114,7 +114,7 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
             optimizer.backward_constraints()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:
-        """Update by steps or by inexactness."""
+        """Update if the rule `steps` or `lam` says so."""
         if self.epochs is not None:
             return
         due = [o for o in self._optimizers if o.should_update(steps=self.steps, lam=self.lam)]
@@ -124,12 +124,12 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
             write(trainer, metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Update by epochs."""
+        """Update if the rule `epochs` says so."""
         metrics = self._update_by_epochs(trainer, trainer.current_epoch)
         log(pl_module, metrics, sync_dist=trainer.world_size > 1)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log violations at the parameters of now, of batch blocks as the module observed them."""
+        """Log current violations, with the values of batch blocks that the module observed."""
         self._log_observed(trainer, pl_module, "val/")
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -137,33 +137,33 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         self._log_observed(trainer, pl_module, "test/")
 
     def max_violation(self) -> float:
-        """The largest violation over all blocks, now; inf where no batch has been seen yet."""
+        """Return the largest current violation over all blocks; inf before the first batch."""
         found = [o.constraints.violations() for o in self._optimizers]
         return largest(v.max for violations in found for v in violations.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """The multipliers once more: sharded strategies drop them from the optimizer's state."""
+        """Save the multipliers again: sharded strategies drop them from the optimizer's state."""
         return {"optimizers": [o.powalm_state_dict() for o in self._optimizers]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Keep them until the training starts; a checkpoint made before one (lr_find) has none."""
+        """Keep the state until training starts; a checkpoint from before (lr_find) has none."""
         self._loaded = list(state_dict["optimizers"]) or None
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Remember the epoch, to see whether its end has been left out."""
+        """Remember the epoch, to detect that its end was skipped."""
         self._saved_epoch = checkpoint["epoch"]
 
     def _update_by_epochs(self, trainer: Any, epoch: int) -> dict[str, float]:
-        """Update where a step has been made since the last update."""
+        """Update the optimizers that have stepped since their last update."""
         if self.epochs is None or (epoch + 1) % self.epochs:
             return {}
-        return self._update(trainer, [o for o in self._optimizers if o.steps > 0])
+        return self._update(trainer, [o for o in self._optimizers if o.epoch.steps > 0])
 
     def _update(self, trainer: Any, due: list[PowerALMOptimizer]) -> dict[str, float]:
         metrics: dict[str, float] = {}
         converged = []
         for optimizer in due:
-            dual_residual = optimizer.gradient_norm
+            dual_residual = optimizer.epoch.gradient_norm
             record = optimizer.update_multipliers()
             converged.append(
                 record.primal_residual <= (math.inf if self.eps_A is None else self.eps_A)
@@ -177,8 +177,8 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         return metrics
 
     def _log_observed(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        groups = {o.constraints: (self._prefix(o), o.process_group) for o in self._optimizers}
-        if not groups:  # no training before: the module's own registries
+        groups = {o.constraints: (self._prefix(o), o.ranks.group) for o in self._optimizers}
+        if not groups:  # no training yet: use the module's registries
             own = [v for v in vars(pl_module).values() if isinstance(v, ConstraintRegistry)]
             groups = {registry: (PREFIX, None) for registry in own}
         metrics: dict[str, float] = {}

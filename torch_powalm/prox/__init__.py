@@ -4,10 +4,10 @@
     g.prox(v, step)   argmin_u g(u) + ‖u − v‖² / (2 step)
     g.distance(x, v)  dist(−v, ∂g(x)) = min ‖v + s‖ over s ∈ ∂g(x), and inf where g(x) = inf
 
-With v = ∇ψ(x), `distance` is the dual residual of min ψ + g. A face is recognised by comparison
-where the prox returns exact values (a bound, a zero) and up to rounding where it cannot (a norm
-equal to the radius). Hand it results of the prox: a coordinate that is one rounding error inside
-its bound counts as free.
+With v = ∇ψ(x), `distance` is the dual residual of min ψ + g. It recognizes a face by exact
+comparison if the prox returns exact values (a bound, a zero), and up to rounding if it cannot (a
+norm equal to the radius). Pass it results of the prox: a coordinate that is one rounding error
+inside its bound counts as free.
 """
 
 from torch_powalm.prox.affine import Affine

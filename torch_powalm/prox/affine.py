@@ -7,19 +7,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.checks import check_finite, check_matrix
-from torch_powalm.prox.faces import indicator
-from torch_powalm.prox.norms import length, rounding
+from torch_powalm.functional import norm
+from torch_powalm.prox.argument_checks import check_finite, check_matrix
+from torch_powalm.prox.normal_cones import indicator
+from torch_powalm.prox.rounding import rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
     """Indicator of {x : matrix · x = rhs}, x flattened to a vector.
 
-    The rows of the matrix may depend on each other as long as the system has a solution.
+    The rows of the matrix may be linearly dependent as long as the system has a solution.
 
     Args:
-        matrix: m × n in the dtype of x, m small; decomposed once.
+        matrix: m × n in the dtype of x, with small m; decomposed once.
         rhs: m entries.
     """
 
@@ -27,7 +28,7 @@ class Affine:
 
     matrix: Tensor
     rhs: Tensor
-    # the same set as basisᵀx = offset, with orthonormal columns
+    # the same set written as basisᵀx = offset, with orthonormal columns
     _basis: Tensor = field(init=False, repr=False)
     _offset: Tensor = field(init=False, repr=False)
 
@@ -46,23 +47,23 @@ class Affine:
         slack = rounding(self.matrix, max(M.shape))
         rank = int((sigma > slack * sigma[:1]).sum())
         U, sigma, Vt = U[:, :rank], sigma[:rank], Vt[:rank]
-        residual = length(b - U @ (U.T @ b))
-        if residual > slack * length(b):
+        residual = norm(b - U @ (U.T @ b))
+        if residual > slack * norm(b):
             raise ValueError(f"rhs must be in the range of matrix, got a residual of {residual!r}")
         object.__setattr__(self, "_basis", Vt.T.to(self.matrix))
         object.__setattr__(self, "_offset", (U.T @ b / sigma).to(self.matrix))
 
     def value(self, x: Tensor) -> float:
         """0 if matrix · x = rhs, else inf."""
-        # no face to tell apart here, so an absolute part of the slack does no harm; without it the
-        # prox of a vector in the range of matrixᵀ for rhs = 0, a rounded zero, would be outside
-        slack = rounding(x, x.numel()) * (1.0 + length(x))
-        return indicator(length(self._error(x.reshape(-1))) <= slack)
+        # The absolute part of the slack is needed for rhs = 0: the prox of a vector in the range of
+        # matrixᵀ is then a rounded zero. It does no harm, since the set has no faces.
+        slack = rounding(x, x.numel()) * (1.0 + norm(x))
+        return indicator(norm(self._error(x.reshape(-1))) <= slack)
 
     def prox(self, v: Tensor, step: float) -> Tensor:
         """Projection v − basis (basisᵀv − offset)."""
         x, basis = v.reshape(-1), self._basis.to(v)
-        for _ in range(2):  # the first pass leaves an error relative to v, the second one to x
+        for _ in range(2):  # the first pass leaves an error relative to v, the second relative to x
             x = torch.addmv(x, basis, self._error(x), alpha=-1)
         return x.reshape(v.shape)
 
@@ -71,7 +72,7 @@ class Affine:
         if self.value(x) == math.inf:
             return math.inf
         v, basis = v.reshape(-1), self._basis.to(v)
-        return length(torch.addmv(v, basis, basis.T @ v, alpha=-1))
+        return norm(torch.addmv(v, basis, basis.T @ v, alpha=-1))
 
     def _error(self, x: Tensor) -> Tensor:
         n = self.matrix.shape[1]

@@ -6,14 +6,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from torch_powalm.prox.checks import as_tensor, check_finite, check_positive
-from torch_powalm.prox.faces import indicator, like, shorten_by_ray
-from torch_powalm.prox.norms import length, rounding
+from torch_powalm.functional import norm
+from torch_powalm.prox.argument_checks import check_finite, check_positive
+from torch_powalm.prox.broadcasting import as_tensor, expand_like
+from torch_powalm.prox.normal_cones import indicator, shorten_by_ray
+from torch_powalm.prox.rounding import rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """Indicator of {x : ‖x − center‖ ≤ radius}, the Euclidean norm of all entries together.
+    """Indicator of {x : ‖x − center‖ ≤ radius}, with the Euclidean norm of all entries.
 
     Args:
         radius: > 0.
@@ -31,23 +33,27 @@ class Ball:
 
     def value(self, x: Tensor) -> float:
         """0 if ‖x − center‖ ≤ radius, else inf."""
-        return indicator(length(x - like(self.center, x)) <= self.radius + self._slack(x))
+        return indicator(norm(x - expand_like(self.center, x)) <= self.radius + self._slack(x))
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """Scaled offset: center + (v − center) min(1, radius/‖v − center‖)."""
-        center = like(self.center, v)
-        offset = v - center
-        norm = length(offset)
-        return offset.mul_(self.radius / norm).add_(center) if norm > self.radius else v.clone()
+        """Projection: center + (v − center) min(1, radius/‖v − center‖)."""
+        center = expand_like(self.center, v)
+        offset: Tensor = v - center
+        offset_norm = norm(offset)
+        if not offset_norm > self.radius:
+            return v.clone()
+        return offset.mul_(self.radius / offset_norm).add_(center)
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Normal cone: t(x − center) with t ≥ 0 on the sphere, 0 inside."""
-        offset = x - like(self.center, x)
-        norm, slack = length(offset), self._slack(x)
-        if not norm <= self.radius + slack:
+        offset = x - expand_like(self.center, x)
+        offset_norm, slack = norm(offset), self._slack(x)
+        if not offset_norm <= self.radius + slack:
             return math.inf
-        return length(v if norm < self.radius - slack else shorten_by_ray(v, offset, norm))
+        if offset_norm < self.radius - slack:
+            return norm(v)
+        return norm(shorten_by_ray(v, offset, offset_norm))
 
     def _slack(self, x: Tensor) -> float:
-        # x = center + offset is rounded relative to x, which may be far longer than the offset
-        return rounding(x, x.numel()) * (self.radius + length(x))
+        # The rounding of x = center + offset is relative to x, whose norm may be far larger.
+        return rounding(x, x.numel()) * (self.radius + norm(x))

@@ -1,4 +1,4 @@
-"""What a convex term g has to offer."""
+"""The protocol of a convex term g."""
 
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -9,7 +9,7 @@ from torch import Tensor
 class Proximable(Protocol):
     """A convex term with a cheap proximal operator.
 
-    is_indicator says that g is the indicator of a set: 0 wherever its prox lands.
+    If is_indicator is true, g is the indicator of a set: it is 0 wherever its prox lands.
     """
 
     @property
@@ -20,7 +20,7 @@ class Proximable(Protocol):
         """Value g(x)."""
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """Minimiser of g(u) + ‖u − v‖² / (2 step) for step > 0, in memory of its own."""
+        """Minimizer of g(u) + ‖u − v‖² / (2 step) for step > 0, as a new tensor."""
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Distance from −v to ∂g(x)."""
@@ -35,4 +35,4 @@ class Bounded(Proximable, Protocol):
 
     @property
     def bounds(self) -> Bounds:
-        """The lower and the upper bounds, −inf and inf where there are none."""
+        """The lower and upper bounds, −inf and inf for none."""

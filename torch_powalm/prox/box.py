@@ -1,4 +1,4 @@
-"""Bounds."""
+"""Lower and upper bounds."""
 
 import math
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torch_powalm.functional import norm
+from torch_powalm.prox.argument_checks import first_entry
 from torch_powalm.prox.base import Bounds
-from torch_powalm.prox.checks import as_tensor, first
-from torch_powalm.prox.faces import indicator, like
-from torch_powalm.prox.norms import length, rounding
+from torch_powalm.prox.broadcasting import as_tensor, expand_like
+from torch_powalm.prox.normal_cones import indicator
+from torch_powalm.prox.rounding import rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +21,7 @@ class Box:
 
     Args:
         lower: float, or tensor that broadcasts to x; −inf leaves a side open.
-        upper: likewise, lower ≤ upper, with inf for an open side.
+        upper: of the same kind, lower ≤ upper; inf leaves a side open.
     """
 
     is_indicator: ClassVar[bool] = True
@@ -30,14 +32,14 @@ class Box:
     def __post_init__(self) -> None:
         lower, upper = as_tensor(self.lower), as_tensor(self.upper)
         if (wrong := ~(lower < math.inf)).any():
-            raise ValueError(f"lower must be less than inf, got {first(lower, wrong)!r}")
+            raise ValueError(f"lower must be less than inf, got {first_entry(lower, wrong)!r}")
         if (wrong := ~(upper > -math.inf)).any():
-            raise ValueError(f"upper must be greater than -inf, got {first(upper, wrong)!r}")
+            raise ValueError(f"upper must be greater than -inf, got {first_entry(upper, wrong)!r}")
         if (wrong := lower > upper).any():
-            pair = f"{first(lower, wrong)!r} > {first(upper, wrong)!r}"
+            pair = f"{first_entry(lower, wrong)!r} > {first_entry(upper, wrong)!r}"
             raise ValueError(f"lower must be at most upper, got {pair}")
         if isinstance(self.lower, Tensor) != isinstance(self.upper, Tensor):
-            # clamp takes two floats or two tensors
+            # clamp takes two floats or two tensors.
             object.__setattr__(self, "lower", lower)
             object.__setattr__(self, "upper", upper)
 
@@ -55,11 +57,11 @@ class Box:
 
     def prox(self, v: Tensor, step: float) -> Tensor:
         """min(max(v, lower), upper)."""
-        return torch.clamp(v, like(self.lower, v), like(self.upper, v))
+        return torch.clamp(v, expand_like(self.lower, v), expand_like(self.upper, v))
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Normal cone: s_i ≤ 0 at lower, s_i ≥ 0 at upper, any s_i where the two are equal."""
         if self.value(x) == math.inf:
             return math.inf
-        residual = torch.where(x <= like(self.lower, x), v.clamp(max=0.0), v)
-        return length(torch.where(x >= like(self.upper, x), residual.clamp(min=0.0), residual))
+        residual = torch.where(x <= expand_like(self.lower, x), v.clamp(max=0.0), v)
+        return norm(torch.where(x >= expand_like(self.upper, x), residual.clamp(min=0.0), residual))

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.checks import check_positive
-from torch_powalm.prox.norms import length
+from torch_powalm.functional import norm
+from torch_powalm.prox.argument_checks import check_positive
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class L1:
         return self.weight * float(x.abs().sum().item())
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """Soft threshold: v less its projection onto |v_i| ≤ weight · step."""
+        """Soft threshold: v minus its projection onto |v_i| ≤ weight · step."""
         return _shrink(v, self.weight * step)
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Subdifferential: s_i = weight · sign(x_i), or |s_i| ≤ weight where x_i = 0."""
         smooth = torch.add(v, x / x.abs(), alpha=self.weight)
-        return length(torch.where(x == 0, _shrink(v, self.weight), smooth))
+        return norm(torch.where(x == 0, _shrink(v, self.weight), smooth))
 
 
 def _shrink(v: Tensor, threshold: float) -> Tensor:

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from torch_powalm.functional import norm
 from torch_powalm.prox.base import Bounds
-from torch_powalm.prox.faces import indicator, shorten_by_orthant
-from torch_powalm.prox.norms import length
+from torch_powalm.prox.normal_cones import indicator, shorten_by_orthant
 
 
 @dataclass(frozen=True)
@@ -30,4 +30,4 @@ class NonNegative:
         """Normal cone: s_i ≤ 0 where x_i = 0, s_i = 0 elsewhere."""
         if self.value(x) == math.inf:
             return math.inf
-        return length(shorten_by_orthant(v, x))
+        return norm(shorten_by_orthant(v, x))

@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.checks import check_matrix, check_positive
-from torch_powalm.prox.norms import length, rounding
+from torch_powalm.functional import norm
+from torch_powalm.prox.argument_checks import check_matrix, check_positive
+from torch_powalm.prox.rounding import rounding
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class NuclearNorm:
     def prox(self, v: Tensor, step: float) -> Tensor:
         """U max(Σ − weight · step, 0) Vᵀ (Cai, Candès, Shen 2010, Theorem 2.1)."""
         check_matrix("v", v)
-        if not v.isfinite().all():  # the decomposition would raise
+        if not v.isfinite().all():  # the SVD would raise
             return torch.full_like(v, math.nan)
         U, sigma, Vt = torch.linalg.svd(v, full_matrices=False)
         x: Tensor = U * (sigma - self.weight * step).clamp_(min=0.0) @ Vt
@@ -45,8 +46,9 @@ class NuclearNorm:
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Subdifferential: weight (UVᵀ + W) with UᵀW = 0, WV = 0, ‖W‖ ≤ 1 in the spectral norm.
 
-        U, V hold the singular vectors of x with σ_i > 0 (Watson 1992). The part of v that meets U
-        or V only sees weight UVᵀ; W lowers the singular values of the rest by at most weight.
+        U, V hold the singular vectors of x with σ_i > 0 (Watson 1992). On the part of v in the
+        range of U or V only weight UVᵀ acts; W lowers the singular values of the rest by at most
+        weight.
         """
         check_matrix("x", x)
         if not (x.isfinite().all() and v.isfinite().all()):
@@ -57,4 +59,4 @@ class NuclearNorm:
         rest = v - U @ (U.T @ v)
         rest = rest - (rest @ Vt.T) @ Vt
         kept = (torch.linalg.svdvals(rest) - self.weight).clamp(min=0.0)
-        return math.hypot(length(v - rest + self.weight * (U @ Vt)), length(kept))
+        return math.hypot(norm(v - rest + self.weight * (U @ Vt)), norm(kept))

@@ -1,4 +1,4 @@
-"""Different terms on different rows."""
+"""Different convex terms on different rows."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from torch_powalm.functional import norm
 from torch_powalm.prox.base import Proximable
-from torch_powalm.prox.norms import length
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,7 @@ class Separable:
 
     Args:
         parts: pairs of a slice of the first dimension, 0 ≤ start < stop, and the term of its rows;
-            an open stop reaches to the end.
+            a stop of None extends to the end.
     """
 
     parts: Sequence[tuple[slice, Proximable]]
@@ -57,7 +57,7 @@ class Separable:
         return math.fsum(g.value(x[rows]) for rows, g in self.parts)
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        """Each term's prox on its rows."""
+        """The prox of each term on its rows."""
         self._check_rows(v)
         x = v.clone()
         for rows, g in self.parts:
@@ -65,10 +65,10 @@ class Separable:
         return x
 
     def distance(self, x: Tensor, v: Tensor) -> float:
-        """Subdifferential: the product of those of the terms, and 0 on the free rows."""
+        """Subdifferential: the product of those of the terms, and {0} on all other rows."""
         self._check_rows(x)
         distances = [g.distance(x[rows], v[rows]) for rows, g in self.parts]
-        return math.hypot(*distances, *(length(v[rows]) for rows in self._free))
+        return math.hypot(*distances, *(norm(v[rows]) for rows in self._free))
 
     def _check_rows(self, x: Tensor) -> None:
         if x.shape[0] < self._size:

@@ -1,4 +1,4 @@
-"""A simplex, or one for each row."""
+"""The simplex, of all entries or of each row."""
 
 import math
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_powalm.prox.checks import check_positive
-from torch_powalm.prox.faces import indicator
-from torch_powalm.prox.norms import length, rounding
+from torch_powalm.functional import norm
+from torch_powalm.prox.argument_checks import check_positive
+from torch_powalm.prox.normal_cones import indicator
+from torch_powalm.prox.rounding import rounding
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Simplex:
 
     Args:
         total: > 0.
-        dim: the dimension along which each row is a simplex; None for one simplex of all entries.
+        dim: the dimension along which each row is in a simplex; None for all entries in one.
     """
 
     is_indicator: ClassVar[bool] = True
@@ -43,21 +44,21 @@ class Simplex:
         positive entries. So τ is the largest (Σ_k v_i − total)/k.
         """
         rows = self._rows(v)
-        # entries that stay positive now lie in (−total, 0]: a large common shift costs no digits
+        # Entries that stay positive now lie in (−total, 0]: a large common shift costs no digits.
         rows = rows - rows.amax(-1, keepdim=True)
         sums = rows.sort(dim=-1, descending=True).values.cumsum(-1)
         tau = ((sums - self.total) / _count(rows)).amax(-1, keepdim=True)
         x = (rows - tau).clamp_(min=0.0)
-        # the rounding of τ adds up over the positive entries: a Newton step takes it out of the sum
+        # The rounding error of τ accumulates over the positive entries; a Newton step removes it.
         positive = x > 0
         error = (self.total - x.sum(-1, keepdim=True)) / positive.sum(-1, keepdim=True)
-        x.add_(positive * error).clamp_(min=0.0)  # an entry as small as the error stays in the set
+        x.add_(positive * error).clamp_(min=0.0)  # keep entries as small as the error nonnegative
         return x.reshape(v.shape) if self.dim is None else x.movedim(-1, self.dim)
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """Normal cone: s_i = μ on the support of a row, s_i ≤ μ off it, any μ.
 
-        With a = −v less its mean on the support S, the best μ minimises
+        With a = −v minus its mean on the support S, the best μ minimizes
 
             Σ_S (a_i − μ)² + Σ_off max(a_i − μ, 0)²,   so   |S| μ = Σ_off max(a_i − μ, 0).
 
@@ -71,7 +72,7 @@ class Simplex:
         sums = a.masked_fill(support, -math.inf).sort(dim=-1, descending=True).values.cumsum(-1)
         mu = (sums / (size + _count(a))).amax(-1, keepdim=True).clamp_(min=0.0)
         residual = a - mu
-        return length(torch.where(support, residual, residual.clamp(min=0.0)))
+        return norm(torch.where(support, residual, residual.clamp(min=0.0)))
 
     def _rows(self, x: Tensor) -> Tensor:
         return x.reshape(-1) if self.dim is None else x.movedim(self.dim, -1)

@@ -1,4 +1,4 @@
-"""No term."""
+"""The zero function, for problems without a convex term."""
 
 import math
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from torch_powalm.functional import norm
 from torch_powalm.prox.base import Bounds
-from torch_powalm.prox.norms import length
 
 
 @dataclass(frozen=True)
 class Zero:
-    """No term: g(x) = 0."""
+    """The zero function, g(x) = 0."""
 
     is_indicator: ClassVar[bool] = True
     bounds: ClassVar[Bounds] = (-math.inf, math.inf)
@@ -27,4 +27,4 @@ class Zero:
 
     def distance(self, x: Tensor, v: Tensor) -> float:
         """‖v‖."""
-        return length(v)
+        return norm(v)

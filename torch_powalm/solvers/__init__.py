@@ -1,4 +1,4 @@
-"""Inner solvers for min ψ(x) + g(x), and the loop that runs them."""
+"""Inner solvers for min ψ(x) + g(x), and the function that runs them."""
 
 from torch_powalm.solvers.accelerated_gradient import AcceleratedGradient
 from torch_powalm.solvers.adaptive_gradient import AdaptiveGradient

@@ -11,34 +11,35 @@ from torch import Tensor
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers.backtracking import rounding, under_model
 from torch_powalm.solvers.base import Iterate, Smooth
-from torch_powalm.solvers.certificate import Certificate
 from torch_powalm.solvers.prox_gradient import ProxStep, dot, first_step, prox_step
+from torch_powalm.solvers.residual_estimate import ResidualEstimate
 
-_TINY = 1e-30  # of the first trial, below which a search has starved
-_OPTIMISM = 4.0  # the first trial over the inverse curvature at the start: γ mostly shrinks
+_SHORTEST = 1e-30  # relative to the first trial: the search for a shorter step has failed
+_FIRST_TRIAL = 4.0  # relative to the inverse curvature at the start, since γ mostly shrinks
 
 
 @dataclass(frozen=True)
 class AcceleratedGradient:
     """Accelerated proximal gradient, for convex ψ with Lipschitz gradient and any proximable g.
 
-        1.  z = prox_{γg}(x_ext − γ∇ψ(x_ext)); without a fixed step, γ shrunk until ψ(z) lies under
+        1.  z = prox_{γg}(x_ext − γ∇ψ(x_ext)); without a fixed step, γ shrinks until ψ(z) is below
             its quadratic model
         2.  if restart and ⟨x_ext − z, z − z_prev⟩ > 0: t = 1, and γ may grow by 1/shrink
         3.  t_next = (1 + √(1 + 4t²))/2,  x_ext = z + (t − 1)/t_next (z − z_prev),  t = t_next
 
-    It shows z. One gradient per iteration with a fixed step, and one value per trial without; a
-    second gradient only to certify the residual.
+    It yields z. An iteration takes one gradient, plus one value per trial without a fixed step, and
+    a second gradient only to certify the residual.
 
-    Guarantee: ψ + g − min = O(1/k²) for convex ψ if step ≤ 1/L, or with backtracking. For nonconvex
-    or Hölder-smooth ψ none: the residual decides. A fixed step that is too long diverges.
+    Guarantee: ψ + g − min = O(1/k²) for convex ψ if step ≤ 1/L or with backtracking. None for
+    nonconvex or Hölder-smooth ψ, where only the residual shows convergence. A fixed step that is
+    too long diverges.
 
     Reference: Beck, Teboulle 2009; restarts: O'Donoghue, Candès 2015.
 
     Args:
-        step: the fixed step γ, > 0, or None for backtracking from the inverse curvature at x.
+        step: fixed step γ, > 0; None for backtracking from the inverse curvature at the start.
         momentum: False for the plain proximal gradient method.
-        restart: forget the momentum when it points uphill.
+        restart: drop the momentum when it points uphill.
         shrink: factor of a backtrack, in (0, 1).
     """
 
@@ -55,21 +56,21 @@ class AcceleratedGradient:
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield z of every iteration."""
-        certificate = Certificate(tol)
+        estimate = ResidualEstimate(tol)
         x_ext, z_prev, t = x, x, 1.0
         psi_x, grad_x = psi.value_and_grad(x_ext)
-        step_1 = step = self.step or _OPTIMISM * first_step(psi, g, x, grad_x)
+        step_1 = step = self.step or _FIRST_TRIAL * first_step(psi, g, x, grad_x)
         while True:
             at = prox_step(g, x_ext, psi_x, grad_x, step)
             if self.step is None:
                 at = self._backtrack(psi, g, at)
-                if at.step < _TINY * step_1:
+                if at.step < _SHORTEST * step_1:
                     return
-            yield certificate.iterate(psi, at)
+            yield estimate.iterate(psi, at)
             step, moved = at.step, at.z - z_prev
             if self.restart and dot(at.r, moved) > 0:
                 t = 1.0
-                # Below rounding the model accepts any step, and γ must not follow it.
+                # Below rounding the model accepts any step, so γ must not grow then.
                 if self.step is None and at.step * at.r_sq > rounding(at.x, at.psi_x):
                     step = at.step / self.shrink
             t_next = (1 + math.sqrt(1 + 4 * t * t)) / 2
@@ -79,7 +80,7 @@ class AcceleratedGradient:
             psi_x, grad_x = psi.value_and_grad(x_ext)
 
     def _backtrack(self, psi: Smooth, g: Proximable, at: ProxStep) -> ProxStep:
-        margin, shortest = rounding(at.x, at.psi_x), _TINY * at.step
+        margin, shortest = rounding(at.x, at.psi_x), _SHORTEST * at.step
         while not under_model(
             psi.value(at.z), at.psi_x, at.slope, at.step**2 * at.r_sq, at.step, margin
         ):

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers.backtracking import rounding
 from torch_powalm.solvers.base import Iterate, Smooth
-from torch_powalm.solvers.certificate import Certificate
 from torch_powalm.solvers.prox_gradient import curvature, first_step, prox_step
+from torch_powalm.solvers.residual_estimate import ResidualEstimate
 
-_TINY = 1e-30  # of the first step, below which the safeguard has failed
+_SHORTEST = 1e-30  # relative to the first step: the safeguard has failed
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class AdaptiveGradient:
         1.  λ_k = min(√(1 + θ_{k−1}/2) λ_{k−1}, c/L_k),   θ_k = λ_k/λ_{k−1}    a local step
             Λ_k = min(√(1 + Θ_{k−1}/2) Λ_{k−1}, L_k/2),   Θ_k = Λ_k/Λ_{k−1}    a local convexity
         2.  z_{k+1} = prox_{λ_k g}(x_k − λ_k ∇ψ(x_k))
-        3.  safeguard: if the forward-backward envelope at x_k exceeds its last M values, go back to
-            the best x so far and make a step without momentum; if this step had none, c ← c/2
+        3.  safeguard: if the forward-backward envelope at x_k exceeds its last M values, return to
+            the best x so far and take a step without momentum; if this step had none, c ← c/2
         4.  b_k = (√(1/λ_k) − √Λ_k)/(√(1/λ_k) + √Λ_k),   x_{k+1} = z_{k+1} + b_k (z_{k+1} − z_k)
 
-    c = 1/2. It shows z. One gradient per iteration, no value besides, and one to certify the
-    residual; no constant of ψ is needed.
+    c = 1/2 at first. It yields z. An iteration takes one gradient and no further value, and a
+    second gradient only to certify the residual. No constant of ψ is needed.
 
-    Guarantee: a heuristic, made for strongly convex ψ. The safeguard catches runs that do not
-    descend; the residual decides.
+    Guarantee: none; it is a heuristic for strongly convex ψ. The safeguard catches runs that do not
+    descend, and the residual shows convergence.
 
     Reference: Malitsky, Mishchenko 2020, Algorithm 2, with a prox in its gradient step.
 
     Args:
-        history: values M of the safeguard, at least 1.
-        step_1: first step λ, > 0, or None for half the inverse curvature along a short step.
+        history: number M of values in the safeguard, at least 1.
+        step_1: first step λ, > 0; None for half the inverse curvature along a short step.
     """
 
     history: int = 10
@@ -55,16 +55,16 @@ class AdaptiveGradient:
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield z of every iteration."""
-        certificate = Certificate(tol)
+        estimate = ResidualEstimate(tol)
         psi_x, grad_x = psi.value_and_grad(x)
         step = step_1 = self.step_1 or 0.5 * first_step(psi, g, x, grad_x)
         at = best = prox_step(g, x, psi_x, grad_x, step)
         envelopes = deque([at.envelope], maxlen=self.history)
         convexity, theta, big_theta = 0.5 / step, 1.0, 1.0
         limit, has_momentum, z_prev = 0.5, False, at.z
-        while step > _TINY * step_1:
+        while step > _SHORTEST * step_1:
             if at.envelope <= max(envelopes) + rounding(x, psi_x):
-                yield certificate.iterate(psi, at)
+                yield estimate.iterate(psi, at)
                 envelopes.append(at.envelope)
                 best = min(best, at, key=lambda b: b.envelope)
                 root, root_convexity = math.sqrt(1 / step), math.sqrt(convexity)
@@ -75,7 +75,7 @@ class AdaptiveGradient:
                 if not has_momentum:
                     limit, step, theta = limit / 2, step / 2, 1.0
                     best = prox_step(g, best.x, best.psi_x, best.grad_x, step)
-                    # A longer step has a lower envelope: values of two steps do not compare.
+                    # Envelopes of two steps are not comparable: a longer step has a lower one.
                     envelopes = deque([best.envelope], maxlen=self.history)
                 at, x_next, z_prev, has_momentum = best, best.z, best.z, False
             psi_next, grad_next = psi.value_and_grad(x_next)

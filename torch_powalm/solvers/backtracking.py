@@ -1,4 +1,4 @@
-"""Sufficient decrease, tested with a rounding margin."""
+"""Sufficient-decrease tests with a rounding margin."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _EPS = torch.finfo(torch.float64).eps
 
 
 def rounding(x: Tensor, value: float) -> float:
-    """Return 10 ε (1 + |value|), ε of x's dtype: the margin of a test on values of this size.
+    """Return the margin 10 ε (1 + |value|) for tests on values of this size, ε of the dtype of x.
 
-    Without it the last steps before a solution are rejected, because the decrease they make is
-    smaller than the error of the two values compared.
+    Without it the last steps before a solution would be rejected, because their decrease is
+    smaller than the rounding error of the two values compared.
     """
     eps = _EPS if x.dtype is torch.float64 else torch.finfo(x.dtype).eps
     return 10 * eps * (1 + abs(value))
@@ -21,7 +21,7 @@ def rounding(x: Tensor, value: float) -> float:
 def under_model(
     psi_z: float, psi_x: float, slope: float, distance_sq: float, step: float, margin: float
 ) -> bool:
-    """Test ψ(z) ≤ ψ(x) + ⟨∇ψ(x), z − x⟩ + ‖z − x‖²/(2 step); false if a value is nan.
+    """Test ψ(z) ≤ ψ(x) + ⟨∇ψ(x), z − x⟩ + ‖z − x‖²/(2 step) + margin; False if a value is nan.
 
     Args:
         psi_z: ψ(z).

@@ -1,4 +1,4 @@
-"""What a solver is, and the one loop that runs them all."""
+"""The solver protocol, and the one loop that runs all solvers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_powalm.prox import Proximable
 from torch_powalm.result import InnerResult, Status
 from torch_powalm.solvers.backtracking import rounding
 
-_PATIENCE = 100  # iterations without progress beyond rounding until a run counts as stalled
+_PATIENCE = 100  # iterations without progress beyond rounding after which a run counts as stalled
 
 
 class Smooth(Protocol):
@@ -29,14 +29,14 @@ class Smooth(Protocol):
 
 
 class Iterate(NamedTuple):
-    """What a solver shows after one iteration.
+    """What a solver yields after one iteration.
 
     Args:
         x: the point.
         residual: ‖v‖ for some v ∈ ∂(ψ + g)(x) if certified, else an estimate of it.
-        merit: the function the solver decreases, ψ + g at x or an envelope of it.
-        certified: the residual was computed with the gradient at x. A method that has no use for
-            this gradient may save it as long as the estimate is above the tolerance.
+        merit: the function that the solver decreases: ψ + g at x, or an envelope of it.
+        certified: whether the residual was computed with the gradient at x. A method that does not
+            otherwise need this gradient may skip it while the estimate is above the tolerance.
     """
 
     x: Tensor
@@ -49,15 +49,17 @@ class Solver(Protocol):
     """A method for min ψ(x) + g(x): frozen settings and a generator of iterates."""
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
-        """Yield after every iteration; end only if no further step can be found.
+        """Yield after every iteration; return only if no further step can be found.
 
-        tol does not stop the generator. It says from where on an estimate of the residual has to
-        be certified, and how exactly a method with inner problems has to solve them.
+        A tensor that was passed to psi or yielded must not be modified in place afterward: ψ
+        recognizes its last point by the tensor, and the caller keeps the last iterate.
+
+        tol does not stop the generator. It says below which value an estimate of the residual must
+        be certified, and how accurately a method with inner problems must solve them.
         """
         ...
 
 
-@torch.no_grad()
 def run(
     solver: Solver,
     psi: Smooth,
@@ -70,11 +72,11 @@ def run(
 ) -> InnerResult:
     """Advance a solver until its certified residual is at most tol.
 
-    It also ends with MAX_ITER after max_iter iterations, with BUDGET when stop() is true, with
-    STALLED when the solver finds no further step or makes no progress beyond rounding, with
-    NOT_FINITE when a value is not finite, and with INTERRUPTED after Ctrl-C. In these cases the
-    last finite iterate is returned, not the one with the smallest residual, which for nonconvex ψ
-    can be a saddle near the start; but if ψ + g is larger there than at the start, the start is.
+    The run also ends with MAX_ITER after max_iter iterations, with BUDGET if stop() is true, with
+    STALLED if the solver finds no further step or makes no progress beyond rounding, and with
+    NOT_FINITE if a value is not finite. It then returns the last finite iterate, not the one with
+    the smallest residual, which can be a saddle point near the start if ψ is nonconvex. It returns
+    the start if ψ + g is smaller there. Ctrl-C raises KeyboardInterrupt as usual.
 
     Args:
         solver: the method.
@@ -83,38 +85,82 @@ def run(
         x: start; not modified.
         tol: bound on the residual, > 0.
         max_iter: bound on the iterations, at least 1.
-        stop: asked after every iteration whether a budget of the caller is used up.
+        stop: called after every iteration; the run ends if it returns True.
     """
-    if not tol > 0:
-        raise ValueError(f"tol must be positive, got {tol!r}")
-    if max_iter < 1:
-        raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
-    status, iterations, last = Status.STALLED, 0, None
-    progress = _Progress(x)
-    try:
-        for iterate in solver.iterate(psi, g, x, tol):
-            iterations += 1
+    return InnerRun(solver, psi, g, x, tol=tol, max_iter=max_iter, stop=stop).finish()
+
+
+class InnerRun:
+    """A run of a solver that can be asked for its result even if Ctrl-C cuts it short.
+
+    The arguments are those of `run`.
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        psi: Smooth,
+        g: Proximable,
+        x: Tensor,
+        *,
+        tol: float,
+        max_iter: int,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        if not tol > 0:
+            raise ValueError(f"tol must be positive, got {tol!r}")
+        if max_iter < 1:
+            raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
+        self.solver, self.psi, self.g, self.x = solver, psi, g, x
+        self.tol, self.max_iter, self.stop = tol, max_iter, stop
+        self.last: Iterate | None = None  # the last finite iterate
+        self.iterations = 0
+        self.status: Status | None = None  # None while the run goes on
+
+    @torch.no_grad()
+    def finish(self) -> InnerResult:
+        """Advance the solver until the run ends."""
+        progress = _Progress(self.x)
+        for iterate in self.solver.iterate(self.psi, self.g, self.x, self.tol):
+            self.iterations += 1
             if not (math.isfinite(iterate.residual) and math.isfinite(iterate.merit)):
-                status = Status.NOT_FINITE
+                self.status = Status.NOT_FINITE
                 break
-            last = iterate
-            if iterate.certified and iterate.residual <= tol:
-                return InnerResult(iterate.x, iterate.residual, iterations, Status.CONVERGED)
-            if iterations >= max_iter:
-                status = Status.MAX_ITER
+            self.last = iterate
+            self.status = self._status_at(iterate, progress)
+            if self.status is not None:
                 break
-            if stop is not None and stop():
-                status = Status.BUDGET
-                break
-            if progress.has_ended(iterate):
-                break
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    return _unconverged(psi, g, x, last, iterations, status)
+        else:
+            self.status = Status.STALLED
+        return self.result()
+
+    @torch.no_grad()
+    def result(self) -> InnerResult:
+        """Where the run has ended, or where it is if Ctrl-C interrupted it; measured there."""
+        x, last, status = self.x, self.last, self.status or Status.INTERRUPTED
+        if last is not None and status is Status.CONVERGED:
+            return InnerResult(last.x, last.residual, self.iterations, status)
+        psi_x, grad_x = self.psi.value_and_grad(x)
+        objective = psi_x + self.g.value(x)
+        if last is not None:
+            psi_last, grad_last = self.psi.value_and_grad(last.x)
+            if psi_last + self.g.value(last.x) <= objective or not math.isfinite(objective):
+                x, grad_x = last.x, grad_last
+        return InnerResult(x, self.g.distance(x, grad_x), self.iterations, status)
+
+    def _status_at(self, iterate: Iterate, progress: _Progress) -> Status | None:
+        """How the run ends at a finite iterate; None if it goes on."""
+        if iterate.certified and iterate.residual <= self.tol:
+            return Status.CONVERGED
+        if self.iterations >= self.max_iter:
+            return Status.MAX_ITER
+        if self.stop is not None and self.stop():
+            return Status.BUDGET
+        return Status.STALLED if progress.has_ended(iterate) else None
 
 
 class _Progress:
-    """Sees whether merit and residual still change by more than rounding."""
+    """Check whether merit and residual still change by more than rounding."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
@@ -131,15 +177,3 @@ class _Progress:
         if not abs(iterate.merit - self.merit) <= rounding(self.x, self.merit):
             self.merit, self.idle = iterate.merit, 0
         return self.idle >= _PATIENCE
-
-
-def _unconverged(
-    psi: Smooth, g: Proximable, x: Tensor, last: Iterate | None, iterations: int, status: Status
-) -> InnerResult:
-    psi_x, grad_x = psi.value_and_grad(x)
-    objective = psi_x + g.value(x)
-    if last is not None:
-        psi_last, grad_last = psi.value_and_grad(last.x)
-        if psi_last + g.value(last.x) <= objective or not math.isfinite(objective):
-            x, grad_x = last.x, grad_last
-    return InnerResult(x, g.distance(x, grad_x), iterations, status)

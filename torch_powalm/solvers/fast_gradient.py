@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers.base import Iterate, Smooth
-from torch_powalm.solvers.certificate import Certificate
 from torch_powalm.solvers.prox_gradient import prox_step
+from torch_powalm.solvers.residual_estimate import ResidualEstimate
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class FastGradient:
         2.  z_k = prox_{S_k g/(L + μS_k)}((L x_0 + Σ_{i≤k} α_i (μ x_i − ∇ψ(x_i)))/(L + μS_k))
         3.  x_{k+1} = τ_k z_k + (1 − τ_k) y_k,  τ_k = α_{k+1}/S_{k+1}
 
-    It shows y_k. One gradient per iteration, two prox. S_k grows geometrically; the code carries
-    c_k = L/S_k + μ instead, in which L τ_k² = (1 − τ_k) c_k, and the argument of step 2 as a
+    It yields y_k. An iteration takes one gradient and two proxes. S_k grows geometrically, so the
+    code keeps c_k = L/S_k + μ instead, with L τ_k² = (1 − τ_k) c_k, and the argument of step 2 as a
     running average.
 
-    Guarantee: ψ + g at y_k reaches its minimum up to an error of the order of δ, linearly, for the
-    indicator g of a closed convex set (the paper's case) or another proximable g. Too small an H
-    or too large a ρ may make it diverge.
+    Guarantee: ψ + g at y_k converges linearly to its minimum, up to an error of the order of δ, for
+    the indicator g of a closed convex set (the paper's case) or any other proximable g. It may
+    diverge if H is too small or ρ too large.
 
     Reference: paper, Algorithm 4; Devolder, Glineur, Nesterov 2014, Algorithm 3.
 
@@ -40,7 +40,7 @@ class FastGradient:
         rho: constant of strong convexity, > 0.
         holder: Hölder constant H of ∇ψ, > 0.
         nu: Hölder exponent of ∇ψ, in (0, 1]; 1 for a Lipschitz gradient.
-        delta: accuracy of the oracle δ, > 0; without effect if nu is 1.
+        delta: accuracy δ of the oracle, > 0; no effect if nu is 1.
     """
 
     rho: float
@@ -57,7 +57,7 @@ class FastGradient:
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield y_k of every iteration."""
-        certificate = Certificate(tol)
+        estimate = ResidualEstimate(tol)
         q = (1 - self.nu) / (1 + self.nu)
         L, mu = self.holder * (self.holder / (2 * self.delta) * q) ** q, self.rho
         psi_x, grad_x = psi.value_and_grad(x)
@@ -65,7 +65,7 @@ class FastGradient:
         average = x + torch.sub(mu * x, grad_x).sub_(mu * x).div_(c)
         while True:
             at = prox_step(g, x, psi_x, grad_x, 1 / L)
-            yield certificate.iterate(psi, at)
+            yield estimate.iterate(psi, at)
             z = g.prox(average, 1 / c)
             tau = (math.sqrt(c * c + 4 * L * c) - c) / (2 * L)
             x = torch.lerp(at.z, z, tau)

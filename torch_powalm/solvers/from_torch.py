@@ -15,15 +15,16 @@ from torch_powalm.solvers.base import Iterate, Smooth
 class FromTorch:
     """A torch optimizer with a prox after each step, for any ψ and g.
 
-        1.  x ← x after optimizer.step(closure), the closure giving ψ(x) and x.grad = ∇ψ(x)
+        1.  x ← x after optimizer.step(closure); the closure sets x.grad = ∇ψ(x) and returns ψ(x)
         2.  x ← prox_{lr g}(x)
 
-    One gradient per iteration, or as many as the optimizer asks its closure for; the gradient of
-    the residual, which is exact, is the first that the next step uses.
+    An iteration takes one gradient, or as many as the optimizer requests from its closure. The
+    residual is exact; its gradient is reused as the first one of the next step.
 
-    Guarantee: that of the optimizer. Its fixed points are the stationary points of ψ + g for plain
-    gradient steps and any g; for one that scales coordinates, such as Adam, only if g is zero or
-    the indicator of a box. With L1, for example, such a run ends elsewhere and does not converge.
+    Guarantee: that of the optimizer. For plain gradient steps the fixed points are the stationary
+    points of ψ + g, for any g. For an optimizer that scales coordinates, such as Adam, this holds
+    only if g is zero or the indicator of a box. With L1, for example, such a run does not converge
+    to a stationary point.
 
     Example:
         FromTorch(torch.optim.Adam, lr=1e-2)
@@ -38,7 +39,7 @@ class FromTorch:
             raise TypeError(f"optimizer must be a subclass of Optimizer, got {optimizer!r}")
         self.optimizer = optimizer
         self.settings = settings
-        # The optimizer checks its own arguments; do it now rather than at the first solve.
+        # Let the optimizer check its arguments now rather than at the first solve.
         group = self._build(torch.zeros(1, requires_grad=True)).param_groups[0]
         if "lr" not in group:
             raise ValueError(f"optimizer must have an lr, got {optimizer.__name__}")
@@ -48,7 +49,7 @@ class FromTorch:
         return f"FromTorch({self.optimizer.__name__}{settings})"
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
-        """Yield x after every step and prox."""
+        """Yield x after every step and prox; the parameter, updated in place, never leaves here."""
         parameter = x.detach().clone().requires_grad_()
         optimizer = self._build(parameter)
         known: tuple[float, Tensor] | None = psi.value_and_grad(x)

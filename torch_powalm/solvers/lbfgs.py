@@ -1,4 +1,4 @@
-"""Limited-memory BFGS in coefficient space."""
+"""Limited-memory BFGS with the two-loop recursion in coefficient space."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from operator import mul
 import torch
 from torch import Tensor
 
-_LONG = 4096  # entries of x from which on the pairs do not stay in the cache
+_LONG = 4096  # number of entries of x above which the pairs do not fit in the cache
 
 
 class LBFGS:
-    """Inverse Jacobian H of a map r(x) from the last m pairs s = Δx, y = Δr (Nocedal 1980).
+    """Approximate inverse Jacobian H of a map r(x), from the last m pairs s = Δx, y = Δr.
 
-    The two-loop recursion runs on coefficients in the basis of the stored pairs and r: one product
-    of all of them with the newest y and r, scalar recursions, and one product with the transpose,
-    in place of 4 m operations on vectors (Chen, Wang, Zhou 2014).
+    The two-loop recursion (Nocedal 1980) runs on coefficients in the basis of the stored pairs and
+    r: one product of all of them with the newest y and r, scalar recursions, and one product with
+    the transpose, instead of 4 m vector operations (Chen, Wang, Zhou 2014).
 
-    Long pairs are kept in float32: H is a guess, and reading them is what a direction costs.
+    Long pairs are stored in float32: H is only an approximation, and reading the pairs is the main
+    cost of a direction.
 
     Args:
         like: a tensor with the size, dtype and device of x.
@@ -30,30 +31,30 @@ class LBFGS:
         self.memory = memory
         long = like.dtype == torch.float64 and like.numel() >= _LONG
         self.dtype = torch.float32 if long else like.dtype
-        # Pair i is rows 2i (s) and 2i + 1 (y), the last row is r. One pair more than m, so that a
-        # pair that is refused has not taken the place of another.
+        # Pair i is rows 2i (s) and 2i + 1 (y); the last row is r. There is room for m + 1 pairs, so
+        # that a rejected pair has not overwritten another one.
         last = 2 * (memory + 1)
         self.rows = like.new_zeros(last + 1, like.numel(), dtype=self.dtype)
         self.columns = self.rows.T
-        self.row = self.rows.unbind()  # views: to index a tensor costs as much as a short product
+        self.row = self.rows.unbind()  # views: indexing a tensor costs as much as a short product
         self.newest = [self.rows[y :: last - y] for y in range(1, last, 2)]  # y of a pair, and r
         self.coefficients = array("d", [0.0]) * (last + 1)
-        self.weights = torch.frombuffer(self.coefficients, dtype=torch.float64)  # its memory
+        self.weights = torch.frombuffer(self.coefficients, dtype=torch.float64)  # shares its memory
         self.converts = self.dtype != torch.float64 or like.device.type != "cpu"
-        self.flat = like.ndim == 1  # asked of tensors, this costs as much as a product of lists
+        self.flat = like.ndim == 1  # stored: asking a tensor costs as much as a product of lists
         self.fits = self.flat and self.dtype == like.dtype
-        # Of pair i: ⟨s_i, y_j⟩ of the younger pairs j, and the products of all rows with y_i.
+        # For pair i: ⟨s_i, y_j⟩ for all newer pairs j, and the products of all rows with y_i.
         self.with_s = [[0.0] * (memory + 1) for _ in range(memory + 1)]
         self.with_y = [[0.0] * (last + 1) for _ in range(memory + 1)]
         self.reset()
 
     @property
     def size(self) -> int:
-        """Number of pairs stored."""
+        """Number of stored pairs."""
         return len(self.order)
 
     def reset(self) -> None:
-        """Forget all pairs."""
+        """Drop all pairs."""
         self.order: list[int] = []  # the pairs in use, oldest first
         self.free = 0  # where the next pair goes
         self.r: Tensor | None = None  # the vector in the last row
@@ -71,7 +72,7 @@ class LBFGS:
         with_y, self.with_r = torch.mm(self.newest[i], self.columns).tolist()
         self.r = r_next
         if not 0 < 1e-12 * with_y[2 * i + 1] < with_y[2 * i] < math.inf:
-            self.rows[2 * i : 2 * i + 2] = 0.0  # what is not finite counts even with a weight of 0
+            self.rows[2 * i : 2 * i + 2] = 0.0  # a nan would matter even with weight 0
             return
         if len(self.order) == self.memory:
             del self.order[0]
@@ -90,7 +91,7 @@ class LBFGS:
         with_r, with_s, with_y = self.with_r, self.with_s, self.with_y
         i = self.order[-1]
         scale = with_y[i][2 * i] / with_y[i][2 * i + 1]
-        # What is still 0 leaves out the older pairs in the first loop, the younger in the second.
+        # Entries that are still 0 skip the older pairs in the first loop, the newer in the second.
         a = [0.0] * (self.memory + 1)
         for i in reversed(self.order):
             a[i] = (with_r[2 * i] - sum(map(mul, a, with_s[i]))) / with_s[i][i]

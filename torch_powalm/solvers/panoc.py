@@ -14,16 +14,16 @@ from torch import Tensor
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers.backtracking import rounding, under_model
 from torch_powalm.solvers.base import Iterate, Smooth
-from torch_powalm.solvers.certificate import Certificate
 from torch_powalm.solvers.lbfgs import LBFGS
 from torch_powalm.solvers.prox_gradient import ProxStep, curvature, prox_step, short_step
+from torch_powalm.solvers.residual_estimate import ResidualEstimate
 
-_MIXES = (1.0, 0.5, 0.25)  # τ: weight of the quasi-Newton point against the prox-gradient point
-_SAFETY = 0.95  # γ is at most this over the curvature seen
-_DECREASE = 1e-2  # of γ‖r‖², what a quasi-Newton point has to gain
-_TINY = 1e-30  # γ relative to the first one, below which a search has starved
-_LONGEST = 1e12  # γ relative to the first one, where ψ shows no curvature
-_WORTHWHILE = 1.5  # growth of γ from which on two new prox steps and a pass over the pairs pay
+_WEIGHTS = (1.0, 0.5, 0.25)  # τ: weight of the quasi-Newton point; z has the rest
+_SAFETY = 0.95  # γ is at most this divided by the curvature seen
+_DECREASE = 1e-2  # fraction of γ‖r‖² by which a quasi-Newton point must lower the envelope
+_SHORTEST = 1e-30  # γ relative to the first one: the search for a shorter step has failed
+_LONGEST = 1e12  # γ relative to the first one if ψ shows no curvature
+_MIN_GROWTH = 1.5  # growth of γ that is worth two new prox steps and a pass over the pairs
 
 
 @dataclass(frozen=True)
@@ -36,25 +36,26 @@ class PANOC:
         2.  for τ = 1, ½, ¼:  x⁺ = (1 − τ) z + τ (x + d),
                 γ ← 0.95/L if γL > 1 for the curvature L of ψ between x and x⁺,
                 stop if φ_γ(x⁺) ≤ φ_γ(x) − 0.01 γ‖r_γ(x)‖²
-        3.  if none was accepted: forget the pairs, x⁺ = z, with γ shrunk until ψ(z) lies under its
+        3.  if none was accepted: drop the pairs, x⁺ = z, with γ shrunk until ψ(z) is below its
             quadratic model
         4.  γ ← min(2γ, 0.95/L̄), L̄ the largest curvature of the last m steps, if that is ≥ 1.5 γ
-        5.  s = x⁺ − x, y = r_γ(x⁺) − r_γ(x); x = x⁺; z is the point shown
+        5.  s = x⁺ − x, y = r_γ(x⁺) − r_γ(x); x = x⁺; z is the point yielded
 
-    One gradient per iteration when the first trial is accepted. ψ(z) is not evaluated to validate
-    γ, as in the original method, but only where z itself is the candidate: φ_γ decreases at every
-    iteration with or without. Near a kink of ∇ψ the curvature test shortens γ before an envelope
-    with too long a γ can feign a decrease, and step 4 lengthens it once the kink is m steps
-    behind.
+    An iteration takes one gradient if the first trial is accepted. Unlike in the original method,
+    ψ(z) is evaluated only if z itself is the candidate, and not to validate γ: φ_γ decreases at
+    every iteration either way. Near a kink of ∇ψ the curvature test shortens γ before an envelope
+    with too long a γ can show a decrease that is not there, and step 4 lengthens γ again once the
+    kink is m steps behind.
 
-    Guarantee: if ψ has a Lipschitz gradient on a bounded set that contains the iterates, and step 4
-    lengthens γ finitely often, r tends to 0. For Hölder-smooth ψ no rate; the residual decides.
+    Guarantee: r tends to 0 if ψ has a Lipschitz gradient on a bounded set that contains the
+    iterates and step 4 lengthens γ finitely often. There is no rate for Hölder-smooth ψ, where only
+    the residual shows convergence.
 
     Reference: Stella, Themelis, Sopasakis, Patrinos 2017, Algorithm 1.
 
     Args:
-        memory: pairs m of L-BFGS, at least 1.
-        step_1: first trial of γ, > 0, or None for a short step along the gradient.
+        memory: number m of L-BFGS pairs, at least 1.
+        step_1: first trial of γ, > 0; None for a short step along the gradient.
     """
 
     memory: int = 7
@@ -68,46 +69,46 @@ class PANOC:
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield z of every iteration."""
-        certificate, lbfgs = Certificate(tol), LBFGS(x, self.memory)
+        estimate, lbfgs = ResidualEstimate(tol), LBFGS(x, self.memory)
         curvatures: deque[float] = deque(maxlen=self.memory)
         psi_x, grad_x = psi.value_and_grad(x)
         step_1 = self.step_1 or short_step(x, grad_x)
         at = prox_step(g, x, psi_x, grad_x, step_1)
         while True:
-            yield certificate.iterate(psi, at)
+            yield estimate.iterate(psi, at)
             found = None
             if lbfgs.size:
                 at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r))
             if found is None:
                 lbfgs.reset()
-                at, found = _descend(psi, g, at, _TINY * step_1)
+                at, found = _descend(psi, g, at, _SHORTEST * step_1)
             if found is None:
                 return
             at_next = found.at_next
             curvatures.append(found.L)
-            # The first γ is a guess that may be wrong by any factor.
+            # The first γ is a guess that may be off by any factor.
             growth = 2.0 if len(curvatures) > 1 or self.step_1 else 1e6
             bound = _SAFETY / (max(curvatures) or _SAFETY / (_LONGEST * step_1))
             longest = min(growth * at.step, bound)
             lbfgs.update(found.s, at.r, at_next.r)
-            at = _with_step(g, at_next, longest) if longest >= _WORTHWHILE * at.step else at_next
+            at = _with_step(g, at_next, longest) if longest >= _MIN_GROWTH * at.step else at_next
 
 
-class _Found(NamedTuple):
-    """An accepted point: the step from it, the way s to it and the curvature of ψ along s."""
+class _Accepted(NamedTuple):
+    """An accepted point: the prox step from it, s = x⁺ − x, and the curvature of ψ along s."""
 
     at_next: ProxStep
     s: Tensor
     L: float
 
 
-_Search = tuple[ProxStep, _Found | None]
+_Search = tuple[ProxStep, _Accepted | None]
 
 
 def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor) -> _Search:
-    """Search between the quasi-Newton point and z; also return the step from x, with its γ."""
+    """Search between the quasi-Newton point and z; also return the prox step from x with its γ."""
     margin = rounding(at.x, at.psi_x)
-    for tau in _MIXES:
+    for tau in _WEIGHTS:
         s = d if tau == 1 else torch.lerp(at.z - at.x, d, tau)
         x_next = at.x + s
         psi_next, grad_next = psi.value_and_grad(x_next)
@@ -116,12 +117,12 @@ def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor) -> _Searc
             at = _with_step(g, at, max(0.1 * at.step, _SAFETY / L))
         at_next = prox_step(g, x_next, psi_next, grad_next, at.step)
         if at_next.envelope <= at.envelope - _DECREASE * at.step * at.r_sq + margin:
-            return at, _Found(at_next, s, L)
+            return at, _Accepted(at_next, s, L)
     return at, None
 
 
 def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Search:
-    """Go to z, with γ shrunk until ψ(z) lies under its model or γ falls below `shortest`."""
+    """Move to z, with γ shrunk until ψ(z) is below its model or γ falls below `shortest`."""
     margin = rounding(at.x, at.psi_x)
     while at.step > shortest:
         psi_z, grad_z = psi.value_and_grad(at.z)
@@ -129,7 +130,7 @@ def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Sear
         if under_model(psi_z, at.psi_x, at.slope, distance_sq, at.step / _SAFETY, margin):
             s = at.z - at.x
             at_next = prox_step(g, at.z, psi_z, grad_z, at.step)
-            return at, _Found(at_next, s, curvature(s, at.grad_x, grad_z))
+            return at, _Accepted(at_next, s, curvature(s, at.grad_x, grad_z))
         excess = psi_z - at.psi_x - at.slope
         shrink = _SAFETY * distance_sq / (2 * excess * at.step) if excess > 0 else 0.1
         at = _with_step(g, at, at.step * min(0.5, max(0.1, shrink)))

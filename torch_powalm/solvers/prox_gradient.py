@@ -1,4 +1,4 @@
-"""One proximal gradient step, its envelope, and a first guess of its length."""
+"""The proximal gradient step, its envelope, and a first guess of its length."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch_powalm.solvers.base import Smooth
 
 
 class ProxStep(NamedTuple):
-    """A step z = prox_{γg}(x − γ∇ψ(x)) from x, with what is computed of it once.
+    """A step z = prox_{γg}(x − γ∇ψ(x)) from x, with quantities that are computed once.
 
     Args:
-        x: where it starts.
+        x: start of the step.
         psi_x: ψ(x).
         grad_x: ∇ψ(x).
         step: γ.
-        z: where it ends.
+        z: end of the step.
         r: (x − z)/γ, the fixed-point residual.
         r_sq: ‖r‖².
         slope: ⟨∇ψ(x), z − x⟩.
@@ -50,7 +50,7 @@ def prox_step(g: Proximable, x: Tensor, psi_x: float, grad_x: Tensor, step: floa
 
 
 def dot(a: Tensor, b: Tensor) -> float:
-    """Return ⟨a, b⟩ of two tensors of one shape."""
+    """Return ⟨a, b⟩ for two tensors of the same shape."""
     if a.ndim != 1:
         a, b = a.reshape(-1), b.reshape(-1)
     return torch.dot(a, b).item()
@@ -66,14 +66,14 @@ def curvature(s: Tensor, grad_x: Tensor, grad_next: Tensor) -> float:
 
 
 def short_step(x: Tensor, grad_x: Tensor) -> float:
-    """Return a γ for which γ‖∇ψ(x)‖ is a hundredth of ‖x‖, or 1e-5 near the origin."""
+    """Return the γ for which γ‖∇ψ(x)‖ is a hundredth of ‖x‖, or 1e-5 near the origin."""
     length = 1e-2 * max(math.sqrt(dot(x, x)), 1e-3)
     norm = math.sqrt(dot(grad_x, grad_x))
     return length / norm if 0 < norm < math.inf else 1.0
 
 
 def first_step(psi: Smooth, g: Proximable, x: Tensor, grad_x: Tensor) -> float:
-    """Return 1/L with L the curvature of ψ between x and a short step from it: one gradient."""
+    """Return 1/L for the curvature L of ψ between x and a short step from x; takes one gradient."""
     step = short_step(x, grad_x)
     z = g.prox(torch.sub(x, grad_x, alpha=step), step)
     L = curvature(z - x, grad_x, psi.value_and_grad(z)[1])

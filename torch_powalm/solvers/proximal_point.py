@@ -1,4 +1,4 @@
-"""Inexact proximal point method over a method for strongly convex problems."""
+"""Inexact proximal point method on top of a method for strongly convex problems."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from torch_powalm.solvers.prox_gradient import dot, first_step
 class ProximalPoint:
     """Inexact proximal point (iPPM), for weakly convex ψ and any g that the inner method accepts.
 
-        1.  F = ψ + ρ‖· − center‖²,  x by the inner method, dist(0, ∂(F + g)(x)) ≤ ε/4
-        2.  2ρ‖x − center‖ ≤ ε/2: end;  otherwise center = x
+        1.  F = ψ + ρ‖· − center‖²,  x from the inner method with dist(0, ∂(F + g)(x)) ≤ ε/4
+        2.  stop if 2ρ‖x − center‖ ≤ ε/2, otherwise center = x
 
-    An iteration is one proximal point. It shows x with dist(0, ∂(F + g)(x)) + 2ρ‖x − center‖ as the
-    residual: by this bound, at most 3ε/4 where step 2 ends, the driver ends the run.
+    An iteration is one proximal point. It yields x with the residual
+    dist(0, ∂(F + g)(x)) + 2ρ‖x − center‖, which is at most 3ε/4 when step 2 stops, so `run` ends
+    there. Ctrl-C keeps the last complete proximal point.
 
-    With rho None, ρ starts at a tenth of the curvature of ψ at the start. Whenever two successive
-    gradients show a negative curvature −⟨Δ∇ψ, Δx⟩/‖Δx‖² above ρ, twice that is the new ρ and the
-    center stays; after every proximal point ρ is halved as far as the curvature seen allows.
+    If rho is None, ρ starts at a tenth of the curvature of ψ at the start. Whenever two successive
+    gradients show a negative curvature −⟨Δ∇ψ, Δx⟩/‖Δx‖² above ρ, ρ becomes twice that value and
+    the center stays. After every proximal point ρ is halved as far as the curvature seen allows.
 
     Guarantee: at most 32ρ(ψ(x_1) − min)/ε² + 1 proximal points if ψ is ρ-weakly convex and the
     domain of g is bounded; each is a strongly convex problem.
@@ -36,8 +37,8 @@ class ProximalPoint:
 
     Args:
         rho: proximal weight ρ, > 0, at least the constant of weak convexity of ψ; None to estimate.
-        inner: the method for the strongly convex problems.
-        max_inner: iterations of the inner method after which the center moves in any case, ≥ 1.
+        inner: method for the strongly convex problems.
+        max_inner: iterations of the inner method after which the center moves anyway, ≥ 1.
     """
 
     rho: float | None = None
@@ -55,8 +56,8 @@ class ProximalPoint:
         rho = rho_1 = self.rho or 0.1 / first_step(psi, g, x, psi.value_and_grad(x)[1])
         center = x
         while True:
-            F = _Regularised(psi, center, rho)
-            # With a patience of its own: the last inner steps hardly change the bound shown below.
+            F = _Regularized(psi, center, rho)
+            # A nested run, since the last inner steps hardly change the bound yielded below.
             found = run(
                 self.inner,
                 F,
@@ -77,8 +78,8 @@ class ProximalPoint:
                 rho = max(rho / 2, 2 * F.concavity, 1e-6 * rho_1)
 
 
-class _Regularised:
-    """F(x) = ψ(x) + ρ‖x − center‖², and the largest negative curvature of ψ seen."""
+class _Regularized:
+    """F(x) = ψ(x) + ρ‖x − center‖², and the largest negative curvature of ψ seen so far."""
 
     def __init__(self, psi: Smooth, center: Tensor, rho: float) -> None:
         self.psi = psi
@@ -88,7 +89,7 @@ class _Regularised:
         self.last: tuple[Tensor, Tensor] | None = None
 
     def is_concave(self) -> bool:
-        """Whether ρ has turned out too small for F to be convex."""
+        """Whether ρ has proved too small for F to be convex."""
         return self.concavity > self.rho
 
     def value(self, x: Tensor) -> float:

@@ -14,10 +14,10 @@ from torch_powalm.solvers.backtracking import rounding
 from torch_powalm.solvers.base import Iterate, Smooth
 from torch_powalm.solvers.prox_gradient import dot, first_step, prox_step
 
-_DECREASE = 1e-4  # fraction of the predicted change that a point has to gain
-_SHORTEST = 1e-14  # fraction of the prox-gradient step below which the search has starved
+_DECREASE = 1e-4  # fraction of the predicted decrease that a point must achieve
+_SHORTEST = 1e-14  # fraction of the prox-gradient step at which the search has failed
 _LONGEST = 1e12  # γ relative to the first one
-_GROWTH = 10.0  # of γ where the curvature along the last step is not positive
+_GROWTH = 10.0  # of γ if the curvature along the last step is not positive
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Spectral:
         3.  s = t d,  γ = ‖s‖²/⟨s, ∇ψ(x + s) − ∇ψ(x)⟩, or 10 γ if the product is not positive
         4.  x = x + s
 
-    One gradient per iteration when t = 1 is accepted. The residual is exact.
+    An iteration takes one gradient if t = 1 is accepted. The residual is exact.
 
     Guarantee: every limit point is stationary if ψ has a continuous gradient and the level set of
-    the start is bounded. Where ∇ψ is only Hölder continuous γ changes by orders of magnitude from
+    the start is bounded. If ∇ψ is only Hölder continuous, γ changes by orders of magnitude from
     step to step and the method slows down.
 
-    Reference: Birgin, Martínez, Raydan 2000, Algorithm 2.2 (SPG2), with prox for projection.
+    Reference: Birgin, Martínez, Raydan 2000, Algorithm 2.2 (SPG2), with a prox as projection.
 
     Args:
-        history: values M in the nonmonotone test, at least 1.
-        step_1: first γ, > 0, or None for the inverse curvature along a short step.
+        history: number M of values in the nonmonotone test, at least 1.
+        step_1: first γ, > 0; None for the inverse curvature along a short step.
     """
 
     history: int = 10

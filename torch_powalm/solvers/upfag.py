@@ -15,8 +15,8 @@ from torch_powalm.solvers.backtracking import rounding
 from torch_powalm.solvers.base import Iterate, Smooth
 from torch_powalm.solvers.prox_gradient import dot, first_step
 
-_TINY = 1e-30  # of the first trial, below which a search has starved
-_LONGEST = 1e12  # of the first trial, above which none is made
+_SHORTEST = 1e-30  # relative to the first trial: the search has failed
+_LONGEST = 1e12  # relative to the first trial: no trial is longer
 
 
 class _Point(NamedTuple):
@@ -29,7 +29,7 @@ class _Point(NamedTuple):
 
 
 class _Middle(NamedTuple):
-    """An accepted first search."""
+    """The accepted trial of the first search."""
 
     eta: float
     lambda_: float
@@ -53,13 +53,13 @@ class UPFAG:
             Ψ(x̄^ag) ≤ Ψ(x^ag_{k−1}) − γ_3/(2β_k) ‖x̄^ag − x^ag_{k−1}‖² + 1/k
         3.  x^ag_k = the one of x^ag_{k−1}, x̄^ag, x̃^ag with the smallest Ψ (x̄^ag on a tie)
 
-    First trials are Barzilai-Borwein steps ‖s‖²/⟨s, y⟩, for λ̂_k of the pair (x^md, x̃^ag) and for
-    β̂_k of (x^ag_{k−2}, x^ag_{k−1}), or (x^ag_{k−2}, x̄^ag) where x^ag has not moved, since the same
-    trial would fail again. Where ⟨s, y⟩ ≤ 0 they are η_{k−1}/γ_1 and β_{k−1}/γ_2, one backtrack
-    longer than what was accepted: the last step itself would be kept all along a concave stretch.
+    The first trials are Barzilai-Borwein steps ‖s‖²/⟨s, y⟩: for λ̂_k between x^md and x̃^ag, and for
+    β̂_k between x^ag_{k−2} and x^ag_{k−1}, or x^ag_{k−2} and x̄^ag if x^ag has not moved, since the
+    same trial would fail again. If ⟨s, y⟩ ≤ 0 they are η_{k−1}/γ_1 and β_{k−1}/γ_2, one backtrack
+    longer than the accepted step; otherwise steps could never grow where ψ is concave.
 
-    Three gradients per iteration without backtracks. It shows x^ag_k or x̄^ag, the one with the
-    smaller residual: x̃^ag is a convex combination and may miss a bound by an ε, where the
+    An iteration takes three gradients without backtracks. It yields x^ag_k or x̄^ag, whichever has
+    the smaller residual: x̃^ag is a convex combination and may miss a bound by an ε, where the
     subdifferential of g jumps. The gradients at both are known from their trials, so the residual
     is exact.
 
@@ -73,7 +73,7 @@ class UPFAG:
         gamma_2: shrink factor of the second search, in (0, 1).
         gamma_3: decrease factor of the second search, in (0, 1).
         delta: slack of the first search, > 0.
-        step_1: both first trials λ̂_1 = β̂_1, > 0, or None for an inverse curvature.
+        step_1: both first trials λ̂_1 = β̂_1, > 0; None for the inverse curvature at the start.
     """
 
     gamma_1: float = 0.4
@@ -98,19 +98,19 @@ class UPFAG:
         lambda_hat = beta_hat = step_1 = self.step_1 or first_step(psi, g, x, grad_x)
         lambda_sum, k = 0.0, 1
         while True:
-            middle = self._first_search(psi, g, x, x_ag, lambda_hat, lambda_sum, _TINY * step_1)
-            bar = self._second_search(psi, g, x_ag, beta_hat, k, _TINY * step_1)
+            middle = self._first_search(psi, g, x, x_ag, lambda_hat, lambda_sum, _SHORTEST * step_1)
+            bar = self._second_search(psi, g, x_ag, beta_hat, k, _SHORTEST * step_1)
             if middle is None or bar is None:
                 return
             x_ag_bar, beta_k = bar
             x_ag_next = min(x_ag, x_ag_bar, middle.x_ag_tilde, key=_total)
-            # Up to rounding equally good: the prox-gradient point still reduces the residual.
+            # Equal up to rounding: prefer the prox-gradient point, which lowers the residual.
             if x_ag_bar.total <= x_ag_next.total + rounding(x, x_ag.psi):
                 x_ag_next = x_ag_bar
-            yield min(_shown(g, x_ag_next), _shown(g, x_ag_bar), key=_residual)
-            x_ag_seen = x_ag_bar if x_ag_next is x_ag else x_ag_next
+            yield min(_iterate(g, x_ag_next), _iterate(g, x_ag_bar), key=_residual)
+            x_ag_moved = x_ag_bar if x_ag_next is x_ag else x_ag_next
             lambda_hat = _step(middle.x_md, middle.x_ag_tilde) or middle.eta / self.gamma_1
-            beta_hat = _step(x_ag, x_ag_seen) or beta_k / self.gamma_2
+            beta_hat = _step(x_ag, x_ag_moved) or beta_k / self.gamma_2
             lambda_hat, beta_hat = (min(t, _LONGEST * step_1) for t in (lambda_hat, beta_hat))
             lambda_sum += middle.lambda_
             x, x_ag, k = middle.x, x_ag_next, k + 1
@@ -155,7 +155,7 @@ class UPFAG:
         return None
 
 
-def _shown(g: Proximable, point: _Point) -> Iterate:
+def _iterate(g: Proximable, point: _Point) -> Iterate:
     return Iterate(point.x, g.distance(point.x, point.grad), point.total)
 
 
@@ -173,7 +173,7 @@ def _total(point: _Point) -> float:
 
 
 def _step(a: _Point, b: _Point) -> float | None:
-    """The Barzilai-Borwein step ‖s‖²/⟨s, y⟩ between two points, None if ⟨s, y⟩ ≤ 0."""
+    """The Barzilai-Borwein step ‖s‖²/⟨s, y⟩ between two points; None if ⟨s, y⟩ ≤ 0."""
     s = b.x - a.x
     s_y = dot(s, b.grad - a.grad)
     return dot(s, s) / s_y if 0 < s_y < math.inf else None

@@ -1,6 +1,6 @@
-"""The peers, one file each: `solve(problem, x_1, eps, watch, **settings)`, and METHODS.
+"""The peers, one file each, with `solve(problem, x_1, eps, clock, **settings)` and METHODS.
 
-The first settings of a method are the recommended ones, the others are the grid that is tried; the
+The first settings of a method are the recommended ones, the others are the grid to try. The
 docstring of a file says what was tuned.
 """
 
@@ -21,7 +21,7 @@ PEERS = (
 
 
 def load(name: str) -> ModuleType | str:
-    """The module of a peer, or why there is none."""
+    """The module of a peer, or the reason why it cannot be imported."""
     try:
         return importlib.import_module(f"experiments.benchmarks.peers.{name}")
     except (ImportError, SyntaxError, AttributeError) as error:
@@ -29,7 +29,7 @@ def load(name: str) -> ModuleType | str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what is installed."""
+    """The versions of the installed peers."""
     found = {}
     for name in PEERS:
         module = load(name)

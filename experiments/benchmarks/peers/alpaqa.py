@@ -1,10 +1,10 @@
 """alpaqa: its augmented Lagrangian with PANOC or ZeroFPR, in C++ over our oracles.
 
-Recommended: its defaults, but for the limits of 100 iterations, and with the criterion ApproxKKT2,
-which is the norm the ruler uses. Its test of the constraints is entry by entry, so it is asked for
-eps/√m. Tuned: memory of L-BFGS 10 or 50, first penalty 1 or balanced with f, tolerance of the
-constraints 3 times larger, fall of the inner tolerance 0.1 or 0.3. The augmented Lagrangian and its
-gradient are one call, and a point that was evaluated for its value is not evaluated again for its
+Recommended: its defaults, except for the limits of 100 iterations, and with the criterion
+ApproxKKT2, whose norm is that of the ruler. It tests constraints entry by entry, so its tolerance
+is eps/√m. Tuned: memory of L-BFGS 10 or 50, first penalty 1 or balanced with f, tolerance of the
+constraints 3 times larger, decrease of the inner tolerance 0.1 or 0.3. The augmented Lagrangian and
+its gradient are one call, and a point whose value was computed is not evaluated again for its
 gradient.
 """
 
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from experiments.benchmarks.peers.flat import Flat
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.watch import UnsuitedError, Watch
+from experiments.benchmarks.timed_run import RunClock, UnsuitedError
 from torch_powalm import Problem, prox
 
 PACKAGE = "alpaqa"
 ORACLES = ("hand", "autograd")
-BUSY = 2.0  # its limit is one of wall time, which a busy machine takes away
+BUSY = 2.0  # its limit is one of wall time, which passes faster on a busy machine
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     f"alpaqa {inner}": {
         "recommended": {"inner": inner},
@@ -44,7 +44,7 @@ def solve(
     problem: Problem,
     x_1: Tensor,
     eps: float,
-    watch: Watch,
+    clock: RunClock,
     *,
     inner: str,
     memory: int = 10,
@@ -58,10 +58,10 @@ def solve(
         problem: the problem.
         x_1: start.
         eps: tolerance.
-        watch: the clock.
+        clock: gives the time left.
         inner: "PANOC" or "ZeroFPR".
         memory: of L-BFGS.
-        penalty: first penalty; 0 for one that it balances with f.
+        penalty: first penalty; 0 to let it balance the penalty with f.
         slack: the tolerance of a constraint is slack · eps/√m, at most eps.
         fall: factor of the inner tolerance from one subproblem to the next.
     """
@@ -72,11 +72,11 @@ def solve(
         "initial_penalty": penalty,
         "tolerance_update_factor": fall,
         "max_iter": 200,
-        "max_time": timedelta(seconds=BUSY * watch.left),
+        "max_time": timedelta(seconds=BUSY * clock.left),
     }
     options = {
         "max_iter": 10_000,
-        "max_time": timedelta(seconds=BUSY * watch.left),
+        "max_time": timedelta(seconds=BUSY * clock.left),
         "stop_crit": pa.ApproxKKT2,
     }
     kind = {"PANOC": pa.PANOCSolver, "ZeroFPR": pa.ZeroFPRSolver}[inner]
@@ -87,7 +87,7 @@ def solve(
         solver = kind(options, {"memory": memory})
         wrapped = _InBox(flat, problem.g)
     x, y, _ = pa.ALMSolver(alm, solver)(pa.Problem(wrapped), x=flat.x_1, y=np.zeros(flat.m))
-    return Answer(flat.tensor(x), watch.task.x_1.new_tensor(y))
+    return Answer(flat.tensor(x), clock.task.x_1.new_tensor(y))
 
 
 class _InBox(pa.BoxConstrProblem):  # type: ignore[misc]
@@ -120,7 +120,7 @@ class _InBox(pa.BoxConstrProblem):  # type: ignore[misc]
     def eval_lagrangian_gradient(self, x: Any, y: Any, grad: Any, work: Any) -> None:
         grad[:] = self.flat.gradient(x, y)
 
-    # What follows alpaqa would put together from the above, in more calls.
+    # Without the methods below, alpaqa would combine those above, in more calls.
 
     def eval_augmented_lagrangian(self, x: Any, y: Any, penalty: Any, y_hat: Any) -> float:
         at = self.flat.at(x)

@@ -1,18 +1,20 @@
-"""cooper-optim: its augmented Lagrangian with Adam, stopped when the ruler is satisfied.
+"""cooper-optim: its augmented Lagrangian with Adam, stopped when a point passes the ruler.
 
 Recommended: simultaneous updates, Adam with 1e-3 for x and gradient ascent with rate 1 for the
-multipliers, penalty 1. Tuned: both rates and the penalty, with the rate of Adam halved every 2,000
+multipliers, penalty 1. Tuned: both rates and the penalty, with Adam's rate halved every 2,000
 steps.
 """
 
 from typing import Any
 
-import cooper as co
+import cooper  # noqa: F401  (the peer is skipped if it is not installed)
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from experiments import cooper_adapter
 from experiments.benchmarks.peers.torch_native import Step, evaluate, trainer
+from experiments.cooper_adapter import Block, State
 from torch_powalm import Problem
 
 PACKAGE = "cooper-optim"
@@ -46,53 +48,29 @@ def build(
     dual_lr: float = 1.0,
     penalty: float = 1.0,
 ) -> tuple[Step, Optimizer]:
-    """A step of it, and the optimizer of x.
+    """Build a step, and the optimizer of x.
 
     Args:
-        problem: the problem, of plain functions.
+        problem: a problem of plain functions.
         x: the unknown.
         lr: rate of Adam.
         dual_lr: rate of the multipliers.
         penalty: coefficient of the quadratic term.
     """
-    cmp = _Problem(problem, x, penalty)
+    with torch.no_grad():
+        first = evaluate(problem, x)
+    kinds = ((first.A, False), (first.B, True))
+    blocks = [Block(len(value), inequality) for value, inequality in kinds if value is not None]
+
+    def state() -> State:
+        values = evaluate(problem, x)
+        return State(values.f, [value for value in (values.A, values.B) if value is not None])
+
     adam = torch.optim.Adam([x], lr=lr)
-    dual = torch.optim.SGD(cmp.dual_parameters(), lr=dual_lr, maximize=True)
-    optimizer = co.optim.SimultaneousOptimizer(
-        cmp=cmp, primal_optimizers=adam, dual_optimizers=dual
+    optimizer = cooper_adapter.build(
+        state, blocks, adam, dual_lr=dual_lr, penalty=penalty, dtype=x.dtype
     )
     return optimizer.roll, adam
 
 
 solve = trainer(build)
-
-
-class _Problem(co.ConstrainedMinimizationProblem):  # type: ignore[misc]
-    def __init__(self, problem: Problem, x: nn.Parameter, penalty: float) -> None:
-        super().__init__()
-        self.problem, self.x = problem, x
-        with torch.no_grad():
-            values = evaluate(problem, x)
-        kinds = {"equality": values.A, "inequality": values.B}
-        for name, value in kinds.items():
-            if value is None:
-                continue
-            block = co.Constraint(
-                constraint_type=co.ConstraintType[name.upper()],
-                formulation_type=co.formulations.AugmentedLagrangian,
-                multiplier=co.multipliers.DenseMultiplier(
-                    num_constraints=len(value), dtype=x.dtype
-                ),
-                penalty_coefficient=co.penalty_coefficients.DensePenaltyCoefficient(
-                    init=torch.tensor(penalty, dtype=x.dtype)
-                ),
-            )
-            setattr(self, name, block)
-
-    def compute_cmp_state(self) -> Any:
-        values = evaluate(self.problem, self.x)
-        observed = {}
-        for name, value in (("equality", values.A), ("inequality", values.B)):
-            if value is not None:
-                observed[getattr(self, name)] = co.ConstraintState(violation=value)
-        return co.CMPState(loss=values.f, observed_constraints=observed)

@@ -1,15 +1,15 @@
 """cyipopt: Ipopt with a limited-memory Hessian, stopped at the first iterate that passes the ruler.
 
-Recommended: Ipopt's defaults with `hessian_approximation` limited-memory, since no second
-derivatives are given, and tolerances that do not end a run before the ruler does. Tuned: the
-monotone rule of the barrier parameter, 50 pairs in place of 6. The dense Jacobian is made in one
-batch; the ball of the clustering is one more inequality. Ipopt factorises it in every iteration:
-with 1,000 constraints of 20,000 unknowns three points took six minutes, in which it cannot be
-interrupted, so it is not run beyond 6,000 unknowns.
+Recommended: Ipopt's defaults with `hessian_approximation` limited-memory, since there are no second
+derivatives, and tolerances that never stop a run before the ruler does. Tuned: the monotone rule of
+the barrier parameter, 50 pairs instead of 6. The dense Jacobian is computed in one batch; the ball
+of the clustering becomes one more inequality. Ipopt factorizes the Jacobian in every iteration:
+with 1,000 constraints and 20,000 unknowns, three points took six minutes, during which it cannot be
+interrupted, so it is not run with more than 6,000 unknowns.
 
-Not in the `benchmarks` extra: it is built from source and needs Ipopt (on Debian the packages
+It is not in the `benchmarks` extra: it is built from source and needs Ipopt (on Debian the packages
 coinor-libipopt-dev, libblas-dev, liblapack-dev and pkg-config), without which the whole extra would
-not install. `make bench` tries, and goes on without it.
+fail to install. `make bench` tries to install it and continues without it.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from experiments.benchmarks.peers.flat import Flat
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.watch import UnsuitedError, Watch
+from experiments.benchmarks.timed_run import RunClock, UnsuitedError
 from torch_powalm import Problem, prox
 
 PACKAGE = "cyipopt"
@@ -36,21 +36,21 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: Any) -> Answer:
+def solve(problem: Problem, x_1: Tensor, eps: float, clock: RunClock, **options: Any) -> Answer:
     """Solve by Ipopt.
 
     Args:
         problem: the problem.
         x_1: start.
         eps: tolerance.
-        watch: tests every iterate.
+        clock: tests every iterate.
         options: of Ipopt.
     """
     flat = Flat(problem, x_1)
     if flat.n > LARGEST:
         raise UnsuitedError(f"a dense Jacobian of {flat.m:,} x {flat.n:,} entries in every step")
     low, high = _bounds(problem.g)
-    functions = _Functions(flat, problem.g, watch)
+    functions = _Functions(flat, problem.g, clock)
     rows = flat.m + functions.balls
     lower = np.zeros(rows)
     lower[flat.equalities :] = -np.inf
@@ -64,7 +64,7 @@ def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: An
         cu=np.zeros(rows),
     )
     settings = {"hessian_approximation": "limited-memory", "print_level": 0, "sb": "yes"}
-    settings |= {"max_iter": 10_000, "max_cpu_time": 2 * watch.left, "acceptable_iter": 0}
+    settings |= {"max_iter": 10_000, "max_cpu_time": 2 * clock.left, "acceptable_iter": 0}
     settings |= {"tol": 1e-12, "dual_inf_tol": 1e-9, "constr_viol_tol": 1e-12}
     settings |= {"compl_inf_tol": 1e-9, "bound_relax_factor": 0.0}
     for name, value in (settings | options).items():
@@ -74,15 +74,15 @@ def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: An
 
 
 class _Functions:
-    def __init__(self, flat: Flat, g: prox.Proximable, watch: Watch) -> None:
-        self.flat, self.g, self.watch = flat, g, watch
+    def __init__(self, flat: Flat, g: prox.Proximable, clock: RunClock) -> None:
+        self.flat, self.g, self.clock = flat, g, clock
         self.balls = int(isinstance(g, prox.NonNegativeBall))
 
     def objective(self, x: Any) -> float:
         return self.flat.f(x)
 
     def gradient(self, x: Any) -> Any:
-        self.watch.check(self.flat.tensor(x))  # once per accepted iterate
+        self.clock.check(self.flat.tensor(x))  # once per accepted iterate
         return self.flat.gradient(x)
 
     def constraints(self, x: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A problem on flat float64 arrays, as the peers of numpy want it.
+"""A problem on flat float64 arrays, as the numpy-based peers need it.
 
-Our hand-written oracles are written once more in numpy, whose calls cost less than torch's on small
-vectors; the product with D stays in torch, which is the faster of the two.
+Our hand-written oracles are written again in numpy, whose calls cost less than torch's on small
+vectors; the product with D stays in torch, which computes it faster.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from torch_powalm import Problem
 
 
 class Flat:
-    """Values and derivatives at an array x; the last two points are kept.
+    """Values and derivatives at an array x; the last two points are stored.
 
     Args:
         problem: the problem.
-        x_1: start, whose shape the unknown has.
+        x_1: start, in the shape of the unknown.
     """
 
     def __init__(self, problem: Problem, x_1: Tensor) -> None:
@@ -66,7 +66,7 @@ class Flat:
         return self.gradient(x, y) - self.gradient(x)
 
     def jacobian(self, x: Any) -> Any:
-        """The m × n Jacobian, all rows in one batch; that of linear constraints is made once."""
+        """The m × n Jacobian, all rows in one batch; for linear constraints it is computed once."""
         if self._jacobian is not None:
             return self._jacobian
         blocks = self.problem.oracle.blocks
@@ -88,24 +88,45 @@ class Flat:
 
 
 class _Plain:
-    """A point of the problem's own oracle."""
+    """A point of a problem of plain functions.
+
+    As for the problem's own points, ∇f + Jᵀy uses the graph up, and the next call evaluates again.
+    """
 
     def __init__(self, problem: Problem, x: Tensor) -> None:
-        self._at = problem.oracle.at(x)
-        self.f, self.r = self._at.f, self._at.r.numpy()
+        self._oracle = problem.oracle
+        self._leaf = x.detach().requires_grad_()
+        self._forward()
+
+    def _forward(self) -> None:
+        oracle = self._oracle
+        oracle.calls.function += 1
+        oracle.calls.constraint += 1
+        with torch.enable_grad():
+            f_x = oracle.f(self._leaf)  # type: ignore[misc]
+            values = [plain(self._leaf) for plain, _ in oracle.blocks]  # type: ignore[misc]
+        self.f = f_x.item()
+        self.r = torch.cat([value.detach() for value in values]).numpy()
+        self._graph: tuple[Tensor, list[Tensor]] | None = (f_x, values)
 
     @property
     def grad_f(self) -> Any:
         """∇f(x) alone, without a pass through the constraints."""
-        oracle, leaf = self._at._oracle, self._at._leaf
-        if oracle.f is None or self._at._graph is None:
+        if self._graph is None:
             return self.gradient(np.zeros(len(self.r)))
-        oracle.calls.gradient += 1
-        return torch.autograd.grad(self._at._graph[0], leaf, retain_graph=True)[0].numpy()
+        self._oracle.calls.gradient += 1
+        return torch.autograd.grad(self._graph[0], self._leaf, retain_graph=True)[0].numpy()
 
     def gradient(self, y: Any) -> Any:
-        with torch.no_grad():
-            return self._at.gradient(torch.from_numpy(np.array(y))).numpy()
+        if self._graph is None:
+            self._forward()
+        f_x, values = self._graph  # type: ignore[misc]
+        self._oracle.calls.gradient += 1
+        parts = torch.split(torch.from_numpy(np.array(y)), [len(value) for value in values])
+        with torch.enable_grad():
+            products = [torch.dot(value, part) for value, part in zip(values, parts, strict=True)]
+        self._graph = None
+        return torch.autograd.grad([f_x, *products], self._leaf)[0].numpy()
 
 
 class _Twin:
@@ -116,7 +137,7 @@ class _Twin:
 
     @classmethod
     def of(cls, problem: Problem) -> "_Twin | None":
-        """The twin, None where there is none."""
+        """The twin; None if there is none."""
         f, blocks = problem.oracle.f_by_hand, problem.oracle.blocks
         if type(f) not in _VALUES or len(blocks) != 1 or type(blocks[0][1]) not in _BLOCKS:
             return None

@@ -1,8 +1,8 @@
-"""humancompatible-train: its dual optimizer ALM with Adam, stopped when the ruler is satisfied.
+"""humancompatible-train: its dual optimizer ALM with Adam, stopped when a point passes the ruler.
 
 Recommended: Adam with 1e-3, dual rate 0.01 and penalty 1, the defaults of its examples. Tuned: the
-rate of Adam, the dual rate, the penalty, and the rate halved every 2,000 steps; multipliers are
-given a range that does not bind.
+rate of Adam, the dual rate, the penalty, and halving the rate every 2,000 steps. The range of the
+multipliers is so large that it is never active.
 """
 
 from typing import Any
@@ -47,10 +47,10 @@ def build(
     dual_lr: float = 0.01,
     penalty: float = 1.0,
 ) -> tuple[Step, Optimizer]:
-    """A step of it, and the optimizer of x.
+    """Build a step, and the optimizer of x.
 
     Args:
-        problem: the problem, of plain functions.
+        problem: a problem of plain functions.
         x: the unknown.
         lr: rate of Adam.
         dual_lr: rate of the multipliers.

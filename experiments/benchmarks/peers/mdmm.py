@@ -1,9 +1,9 @@
-"""mdmm: the modified differential multiplier method, stopped when the ruler is satisfied.
+"""mdmm: the modified differential multiplier method, stopped when a point passes the ruler.
 
 Recommended: its make_optimizer, Adamax with 2e-3, damping 1. A constraint of mdmm has one scalar
-multiplier, so a vector of m constraints is m constraints, each a view of the vector that is
-evaluated once per step; beyond 200 that is more Python than mathematics, and it is not run. Tuned:
-the rate, the damping, and the rate halved every 2,000 steps.
+multiplier, so a vector of m constraints becomes m constraints, each a view of the vector, which is
+evaluated once per step. Beyond 200 constraints Python overhead dominates, and it is not run. Tuned:
+the rate, the damping, and halving the rate every 2,000 steps.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from experiments.benchmarks.peers.torch_native import Step, evaluate, trainer
-from experiments.benchmarks.watch import UnsuitedError
+from experiments.benchmarks.timed_run import UnsuitedError
 from torch_powalm import Problem
 
 PACKAGE = "mdmm"
@@ -37,10 +37,10 @@ def build(
     lr: float = 2e-3,
     damping: float = 1.0,
 ) -> tuple[Step, Optimizer]:
-    """A step of it, and the optimizer of x.
+    """Build a step, and the optimizer of x.
 
     Args:
-        problem: the problem, of plain functions.
+        problem: a problem of plain functions.
         x: the unknown.
         lr: rate of Adamax.
         damping: of all constraints.

@@ -1,11 +1,11 @@
-"""power_alm with its defaults: nothing is tuned but the power."""
+"""power_alm with its defaults, for several powers; nothing else is tuned."""
 
 from typing import Any
 
 from torch import Tensor
 
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.watch import Watch
+from experiments.benchmarks.timed_run import RunClock
 from torch_powalm import Problem, power_alm
 
 PACKAGE = "torch-powalm"
@@ -17,15 +17,15 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, *, nu: float = 1.0) -> Answer:
+def solve(problem: Problem, x_1: Tensor, eps: float, clock: RunClock, *, nu: float = 1.0) -> Answer:
     """Solve with defaults.
 
     Args:
         problem: the problem.
         x_1: start.
         eps: both tolerances.
-        watch: the clock.
+        clock: gives the time left.
         nu: power.
     """
-    solution = power_alm(problem, x_1, nu=nu, eps_phi=eps, eps_A=eps, max_seconds=watch.left)
+    solution = power_alm(problem, x_1, nu=nu, eps_phi=eps, eps_A=eps, max_seconds=clock.left)
     return Answer(solution.x, solution.y)

@@ -1,10 +1,10 @@
 """pbalm: a proximal augmented Lagrangian in JAX over alpaqa's PANOC.
 
-Recommended: its defaults. Tuned: no search for a feasible start, the first penalty, the inner
-tolerance that falls, and the classical method without the proximal term. It needs functions in JAX,
-so it has twins of our three problems; the ball of the clustering is an inequality. It shifts every
-constraint by its tolerance, so it is asked for eps/(2√m). Gradients are counted by its own counter:
-there is no count where it does not end. Its files need Python 3.12.
+Recommended: its defaults. Tuned: no search for a feasible start, the first penalty, a decreasing
+inner tolerance, and the classical method without the proximal term. It needs functions in JAX, so
+our three problems are written again in JAX; the ball of the clustering becomes an inequality. It
+shifts every constraint by its tolerance, so its tolerance is eps/(2√m). Its own counter counts the
+gradients, so there is no count for runs that do not end. It needs Python 3.12.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.watch import UnsuitedError, Watch
+from experiments.benchmarks.timed_run import RunClock, UnsuitedError
 from experiments.problems.deterministic import Linear, Quadratic, RowSums, Sphere, Spread
 from torch_powalm import Problem, prox
 
@@ -27,7 +27,7 @@ jax.config.update("jax_enable_x64", True)
 
 PACKAGE = "pbalm"
 ORACLES = ("hand",)
-BUSY = 10.0  # its limit is one of wall time, with the ruler's
+BUSY = 10.0  # its limit is one of wall time and includes the ruler's
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "pbalm": {
         "recommended": {},
@@ -48,14 +48,14 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: Any) -> Answer:
+def solve(problem: Problem, x_1: Tensor, eps: float, clock: RunClock, **options: Any) -> Answer:
     """Solve by pbalm.
 
     Args:
         problem: one of the three problems with hand-written oracles.
         x_1: start.
         eps: tolerance.
-        watch: tests the end of every subproblem.
+        clock: tests the end of every subproblem.
         options: of pbalm.solve.
     """
     shape = tuple(x_1.shape)
@@ -63,14 +63,14 @@ def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: An
     inequality, box = _convex_term(problem.g, x_1.numel())
 
     def seen(**state: Any) -> None:
-        watch.check(torch.from_numpy(np.array(state["x"])).view(shape))
+        clock.check(torch.from_numpy(np.array(state["x"])).view(shape))
 
     found = pbalm.Problem(f1=f, f2=box, h=[h], g=inequality, jittable=True, callback=seen)
     m = len(h(jnp.asarray(x_1.reshape(-1).numpy())))
     tol = eps / (2 * m**0.5)
     settings = {"tol": tol, "fp_tol": 0.5 * eps, "verbosity": 0}
     settings |= {
-        "max_runtime": BUSY * watch.left / 3600,
+        "max_runtime": BUSY * clock.left / 3600,
         "max_iter_inner": 10_000,
         "max_iter": 1000,
     }

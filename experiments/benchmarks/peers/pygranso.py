@@ -1,10 +1,10 @@
-"""PyGRANSO: BFGS-SQP for nonsmooth constrained problems, stopped when the ruler is satisfied.
+"""PyGRANSO: BFGS-SQP for nonsmooth constrained problems, stopped when a point passes the ruler.
 
-Recommended: its defaults, and a tolerance that does not end a run before the ruler does. Tuned: the
-limited memory it has for large problems (20 pairs), and a first penalty of 0.1. It takes plain
-torch functions; bounds and the ball are constraints to it, so its penalty function of a nonconvex
-QP is unbounded outside the box, and its line search ends there. PyGRANSO 1.2 asks numpy for names
-that numpy 2 no longer has; they are given back to it here.
+Recommended: its defaults, and a tolerance that never stops a run before the ruler does. Tuned: its
+limited memory for large problems (20 pairs), and a first penalty of 0.1. It takes plain torch
+functions. Bounds and the ball become constraints, so its penalty function of a nonconvex QP is
+unbounded outside the box, and its line search fails there. PyGRANSO 1.2 uses names that numpy 2 no
+longer has; they are restored here.
 """
 
 import os
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from experiments.benchmarks.peers.torch_native import evaluate
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.watch import UnsuitedError, Watch
+from experiments.benchmarks.timed_run import RunClock, UnsuitedError
 from torch_powalm import Problem, prox
 
 with warnings.catch_warnings():
@@ -42,14 +42,14 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: Any) -> Answer:
+def solve(problem: Problem, x_1: Tensor, eps: float, clock: RunClock, **options: Any) -> Answer:
     """Solve by PyGRANSO.
 
     Args:
         problem: the problem, of plain functions.
         x_1: start.
         eps: tolerance.
-        watch: tests every iterate.
+        clock: tests every iterate.
         options: of PyGRANSO.
     """
     if x_1.numel() > LARGEST and not options.get("limited_mem_size"):
@@ -70,7 +70,7 @@ def solve(problem: Problem, x_1: Tensor, eps: float, watch: Watch, **options: An
         return [values.f, inequalities, equalities]
 
     def seen(iteration: int, x: Tensor, *rest: Any) -> bool:
-        watch.check(x.reshape(x_1.shape))
+        clock.check(x.reshape(x_1.shape))
         return False
 
     settings = pygransoStruct()

@@ -1,10 +1,10 @@
 """SciPy's SLSQP and trust-constr, stopped at the first iterate that passes the ruler.
 
-Recommended: the defaults, with enough iterations, and tolerances that do not end a run before the
-ruler does. Tuned: nothing of SLSQP, which has no other settings; the first trust region and the
-barrier tolerance of trust-constr. Both need the dense Jacobian, which is made in one batch, and
-SLSQP a dense n × n matrix as well. trust-constr approximates the Hessian by BFGS, also dense;
-beyond 6,000 unknowns neither fits the memory. The ball of the clustering is one more inequality.
+Recommended: the defaults, with enough iterations, and tolerances that never stop a run before the
+ruler does. Tuned: the first trust region and the barrier tolerance of trust-constr; SLSQP has no
+settings to tune. Both need the dense Jacobian, which is computed in one batch, and SLSQP a dense
+n × n matrix as well. trust-constr approximates the Hessian by dense BFGS. With more than 6,000
+unknowns neither fits into memory. The ball of the clustering becomes one more inequality.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from experiments.benchmarks.peers.flat import Flat
 from experiments.benchmarks.ruler import Answer
-from experiments.benchmarks.watch import UnsuitedError, Watch
+from experiments.benchmarks.timed_run import RunClock, UnsuitedError
 from torch_powalm import Problem, prox
 
 PACKAGE = "scipy"
@@ -37,7 +37,7 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def solve(
-    problem: Problem, x_1: Tensor, eps: float, watch: Watch, *, method: str, **options: Any
+    problem: Problem, x_1: Tensor, eps: float, clock: RunClock, *, method: str, **options: Any
 ) -> Answer:
     """Solve by a method of scipy.optimize.minimize.
 
@@ -45,7 +45,7 @@ def solve(
         problem: the problem.
         x_1: start.
         eps: tolerance.
-        watch: tests every iterate.
+        clock: tests every iterate.
         method: "SLSQP" or "trust-constr".
         options: of the method.
     """
@@ -54,7 +54,7 @@ def solve(
         raise UnsuitedError(f"a dense matrix of {flat.n:,} x {flat.n:,} entries")
 
     def seen(x: Any, state: Any = None) -> None:
-        watch.check(flat.tensor(x))
+        clock.check(flat.tensor(x))
 
     if method == "SLSQP":
         constraints: Any = _dictionaries(flat, problem.g)

@@ -1,7 +1,7 @@
-"""What the peers for training share: a loop of steps over plain torch functions.
+"""A loop of training steps over plain torch functions, for the peers made for training.
 
-None of them has a stopping test or a term g: the point is projected onto dom g after each step, and
-it is shown to the ruler every 20 steps, at no cost.
+None of them has a stopping test or a term g: the point is projected onto dom g after each step and
+checked by the ruler every 20 steps, while the clock is paused.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from experiments.benchmarks.watch import Watch
+from experiments.benchmarks.timed_run import RunClock
 from torch_powalm import Problem
 
-EVERY = 20  # steps between two looks of the ruler
+EVERY = 20  # steps between two checks by the ruler
 Step = Callable[[], object]
 
 
 class Values(NamedTuple):
-    """f(x), A(x) and B(x) with their graphs; None for constraints that are not there."""
+    """f(x), A(x) and B(x) with their graphs; None for constraints that do not exist."""
 
     f: Tensor
     A: Tensor | None
@@ -39,20 +39,20 @@ def evaluate(problem: Problem, x: Tensor) -> Values:
 
 
 def trainer(build: Callable[..., tuple[Step, Optimizer]]) -> Callable[..., NoReturn]:
-    """The `solve` of a peer: steps until the watch ends the run.
+    """The `solve` of a peer, which steps until the clock ends the run.
 
-    Its setting `decay` halves the learning rate every so many steps, None for never; the others
-    are those of `build`.
+    The setting `decay` is the number of steps after which the learning rate is halved, None for
+    never; the other settings are those of `build`.
 
     Args:
-        build: makes a step and the optimizer of x in it from (problem, x, **settings).
+        build: returns a step and the optimizer of x from (problem, x, **settings).
     """
 
     def solve(
         problem: Problem,
         x_1: Tensor,
         eps: float,
-        watch: Watch,
+        clock: RunClock,
         *,
         decay: int | None = None,
         **settings: Any,
@@ -68,6 +68,6 @@ def trainer(build: Callable[..., tuple[Step, Optimizer]]) -> Callable[..., NoRet
                 x.copy_(problem.g.prox(x, 1.0))
                 k += 1
                 if k % EVERY == 0:
-                    watch.check(x)
+                    clock.check(x)
 
     return solve

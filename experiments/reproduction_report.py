@@ -1,0 +1,150 @@
+"""REPRODUCTION.md: every figure and table of the paper beside ours, from the tables of runs."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments import paper_claims, tables
+from experiments.run_folder import Run
+
+NOTES = Path(__file__).parent / "notes"  # text below the tables, by experiment
+
+
+class Item(NamedTuple):
+    """A figure or table of the paper.
+
+    Args:
+        title: what it is in the paper.
+        experiment: name of its runs.
+        command: the command that makes them.
+        figures: names of our figures.
+    """
+
+    title: str
+    experiment: str
+    command: str
+    figures: tuple[str, ...]
+
+
+SOLVE = "python -m experiments.solve -m experiment="
+ITEMS = (
+    Item(
+        "Figure 1: clustering of Fashion-MNIST",
+        "clustering_fashion",
+        f"{SOLVE}clustering_fashion data.root=FOLDER",
+        ("clustering_fashion", "clustering_fashion_images"),
+    ),
+    Item(
+        "Figure 2: clustering of MNIST",
+        "clustering_mnist",
+        f"{SOLVE}clustering_mnist data.root=FOLDER",
+        ("clustering_mnist", "clustering_mnist_images"),
+    ),
+    Item(
+        "Table 1 and Figure 3: QPs, double loop",
+        "qp_double",
+        f"{SOLVE}qp_double 'seed=range(100)'",
+        ("qp_double",),
+    ),
+    Item("Table 2: QPs, triple loop", "qp_triple", f"{SOLVE}qp_triple", ("qp_triple",)),
+    Item(
+        "Figure 4 and Table 3: generalized eigenvalue problem",
+        "gevp",
+        f"{SOLVE}gevp; {SOLVE}gevp nu=0.1,0.3,0.5,0.7,0.9 seed=0",
+        ("gevp",),
+    ),
+    Item(
+        "Beyond the paper: our dual rule and our solvers",
+        "beyond",
+        f"{SOLVE}beyond; {SOLVE}beyond problem=clustering_mnist,clustering_fashion seed=0 "
+        "data.root=FOLDER",
+        ("beyond",),
+    ),
+)
+HEAD = """# The paper's figures and tables, reproduced
+
+`python -m experiments.gather experiments/results --report experiments/REPRODUCTION.md` writes this
+report from the tables of runs and histories in [results](results). `make reproduce` makes the runs
+(DATA=FOLDER uses a local copy of the images). Counts are iterations of UPFAG where the paper counts
+these, else gradients of f. Every residual is recomputed from (x, y). Ratios are ours over the
+paper's; "–" marks a run that did not reach the tolerances or that the paper does not report. In the
+figures, hollow markers are the paper's values, and each ν has the same color everywhere.
+"""
+
+
+def text(runs: Sequence[Run], figures: Path) -> str:
+    """The whole report; `figures` is the folder of the figures relative to it."""
+    parts = [HEAD, _machine(runs), _claims(runs)]
+    for item in ITEMS:
+        parts.append(f"## {item.title}\n\n`{item.command}`\n")
+        made = [run for run in runs if run.config["name"] == item.experiment]
+        if not made:
+            parts.append("Not run.\n")
+            continue
+        parts.extend(_tables(item.experiment, made, runs))
+        notes = NOTES / f"{item.experiment}.md"
+        if notes.exists():
+            parts.append(notes.read_text())
+        for name in item.figures:
+            parts.append(f"![{name}]({figures / name}.png)\n")
+    return "\n".join(parts)
+
+
+def _tables(experiment: str, made: Sequence[Run], runs: Sequence[Run]) -> list[str]:
+    if experiment.startswith("clustering"):
+        accuracy = made[0].run["clusters"]["network_accuracy"]
+        part = made[0].config["problem"]["features"]["data"]["part"]
+        return [
+            tables.markdown(tables.clustering(made)),
+            f"Features: {part} data, test accuracy of the network {accuracy:.4f}.\n",
+        ]
+    if experiment == "beyond":
+        references = [run for run in runs if run.config["rule"] == "paper"]
+        return [
+            "Gradient calls to reach the same tolerances, median over the seeds. On the QPs an\n"
+            "active-set method finishes our runs once few variables are off their bounds.\n",
+            tables.markdown(tables.beyond(made, references)),
+        ]
+    found = [tables.markdown(tables.trials(made, experiment))]
+    if experiment == "gevp":
+        found += [
+            "By ν, first instance (Figure 4):\n",
+            tables.markdown(tables.powers(made, "gevp")),
+        ]
+    if experiment == "qp_double":
+        found.append(f"The table covers the first 10 instances. {_violins(made)}\n")
+    return found
+
+
+def _violins(runs: Sequence[Run]) -> str:
+    """Number of instances for each ν, and the time of one."""
+    seconds: dict[float, list[float]] = {}
+    for run in runs:
+        seconds.setdefault(run.config["nu"], []).append(run.run["seconds"])
+    parts = [
+        f"{len(of_nu)} for ν = {nu:g} ({statistics.mean(of_nu):.0f} s each)"
+        for nu, of_nu in sorted(seconds.items())
+    ]
+    return f"The violins cover {', '.join(parts)}."
+
+
+def _claims(runs: Sequence[Run]) -> str:
+    rows = [
+        {"the paper's claim": answer.claim, "our data": answer.verdict, "evidence": answer.evidence}
+        for answer in paper_claims.answers(runs)
+    ]
+    return f"## The paper's claims\n\n{tables.markdown(rows)}"
+
+
+def _machine(runs: Sequence[Run]) -> str:
+    cores = sorted({str(run.run["machine"]["cores"]) for run in runs})
+    torch = sorted({run.run["versions"]["torch"] for run in runs})
+    commits = sorted({str(run.run["commit"])[:10] for run in runs})
+    hours = sum(run.run["seconds"] for run in runs) / 3600
+    failed = sum(not run.converged for run in runs)
+    return (
+        f"{len(runs)} runs, of which {failed} did not converge; one thread each, {hours:.1f} hours "
+        f"of solving in total, on {', '.join(cores)} cores, torch {', '.join(torch)}, "
+        f"commit {', '.join(commits)}.\n"
+    )

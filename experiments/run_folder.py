@@ -1,0 +1,134 @@
+"""A finished run and its folder: CSV tables, and run.json, which is written last.
+
+A folder without a complete run.json is an unfinished run and is run again.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from experiments.atomic_files import read_csv, write_csv, write_text
+
+Row = dict[str, str]
+RUN = "run.json"
+TABLES = ("history", "clusters", "candidates")  # files of a run folder, all but the first optional
+WORDS = ("inner_status", "multiplier")  # columns of a history that hold no numbers
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Args:
+        run: contents of run.json.
+        tables: rows of its CSV files by name.
+    """
+
+    run: dict[str, Any]
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The path of its folder below that of the experiment, such as upfag/nu=0.6/seed=0."""
+        return str(self.run["run"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved config."""
+        config: dict[str, Any] = self.run["config"]
+        return config
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Numbers at the end of the run."""
+        result: dict[str, Any] = self.run["result"]
+        return result
+
+    @property
+    def converged(self) -> bool:
+        """Whether both residuals are within their tolerances."""
+        return bool(self.run["status"] == "converged")
+
+    @cached_property
+    def history(self) -> dict[str, list[float]]:
+        """The numeric columns of the history; empty if it was not kept."""
+        rows = self.tables.get("history", [])
+        names = rows[0] if rows else ()
+        return {name: [float(row[name]) for row in rows] for name in names if name not in WORDS}
+
+
+def write(
+    folder: Path, run: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> None:
+    """Write the tables, then run.json, which marks the run as finished."""
+    for name, rows in tables.items():
+        write_csv(folder / f"{name}.csv", rows)
+    write_text(folder / RUN, json.dumps(run, indent=1) + "\n")
+
+
+def read(root: Path) -> list[Run]:
+    """Read all finished runs below a folder, sorted by path."""
+    return [_read(path) for path in sorted(root.rglob(RUN))]
+
+
+def finished(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the folder holds the finished run of this resolved config.
+
+    Raises:
+        ValueError: if it holds a run with other settings, which must not be overwritten.
+    """
+    try:
+        found = json.loads((folder / RUN).read_text())["config"]
+    except (OSError, ValueError, KeyError):
+        return False
+    if found != config:
+        raise ValueError(
+            f"{folder} holds a run with other settings ({differences(found, config)}); "
+            "choose another output or name"
+        )
+    return True
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The settings that differ between two configs, old and new values."""
+    before, after = flatten(old), flatten(new)
+    names = [name for name in before | after if before.get(name) != after.get(name)]
+    return ", ".join(f"{name}: {before.get(name)} -> {after.get(name)}" for name in names)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Leaves of nested mappings by dotted name."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            leaves |= flatten(value, f"{prefix}{key}.")
+        else:
+            leaves[f"{prefix}{key}"] = value
+    return leaves
+
+
+def check_name(name: object) -> str:
+    """Return the name of an experiment if it can name a folder."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
+        raise ValueError(
+            f"name must be a plain folder name of letters, digits, '_', '.' and '-', got {name!r}"
+        )
+    return name
+
+
+def _read(path: Path) -> Run:
+    try:
+        run = json.loads(path.read_text())
+        check_name(run["config"]["name"])
+        if not isinstance(run["run"], str):
+            raise TypeError(f"run must be a string, got {run['run']!r}")
+    except KeyError as error:
+        raise ValueError(f"{path} is not a record of a run: it has no {error}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not a record of a run: {error}") from error
+    files = {name: path.parent / f"{name}.csv" for name in TABLES}
+    return Run(run, {name: read_csv(file) for name, file in files.items() if file.exists()})

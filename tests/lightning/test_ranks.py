@@ -1,0 +1,140 @@
+"""Lightning on two ranks: DDP and FSDP2 (ModelParallelStrategy) against a single process."""
+
+import socket
+
+import pytest
+import torch
+
+from tests.lightning import run_ranks
+from tests.processes import distance, run_once, start, wait
+from tests.training.distributed import ranks_training as cases
+from tests.training.small_training import Net
+
+MODULE = "tests.lightning.run_ranks"
+
+
+TIMEOUT = 800  # seconds on a busy machine; alone it takes a tenth
+
+
+@pytest.fixture(scope="session")
+def results(session_folder):
+    """The outcomes of all cases on both ranks."""
+    folder = session_folder / "lightning_ranks"
+
+    def run():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        wait([start(MODULE, folder, LOCAL_RANK=str(rank), **cluster) for rank in range(2)], TIMEOUT)
+
+    run_once(folder, run, TIMEOUT)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def assert_one_training(both, **settings):
+    torch.set_num_threads(1)
+    alone = cases.train(0, 1, **settings)
+    found = [{name: outcome[name] for name in alone} for outcome in both]
+    assert distance(*found) == 0.0
+    assert distance(found[0], alone) < 1e-12
+    assert both[0]["metrics"] == both[1]["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ddp", {}),
+        ("ddp, clipping", dict(clip=True)),
+        ("ddp, accumulation", dict(accumulate=True)),
+        ("ddp, scaler", dict(scaler=True)),
+        ("ddp, scaler and clipping", dict(scaler=True, clip=True)),
+        ("ddp, ZeRO, resumed", dict(epochs=5)),
+        ("ddp, resumed", dict(epochs=5)),
+        ("sharded", {}),
+        ("sharded, clipping", dict(clip=True)),
+        ("sharded, accumulation", dict(accumulate=True)),
+        ("sharded, resumed", dict(epochs=5)),
+        ("sharded, one file", {}),
+        ("sharded, one file, resumed", dict(epochs=5)),
+    ],
+)
+def test_two_ranks_of_a_trainer_train_as_one_process(name, settings, results):
+    both = [result[name] for result in results]
+    assert_one_training(both, **settings)
+    assert both[0]["k"] == settings.get("epochs", 3) + 1
+
+
+@pytest.mark.parametrize("how", ["loss", "value"])
+def test_a_batch_that_is_nan_on_one_rank_is_left_out_by_both(how, results):
+    torch.set_num_threads(1)
+    both = [result[f"ddp, nan {how}"] for result in results]
+    assert [int(outcome.pop("skipped")) for outcome in both] == [1, 1]
+    without = cases.train(0, 1, skip_batch=(1, 1))
+    del without["skipped"]
+    found = [{name: outcome[name] for name in without} for outcome in both]
+    assert distance(*found) == 0.0
+    assert distance(found[0], without) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("loss", "gradient of the loss must be finite, got nan or inf"),
+        ("value", "constraint 'mean' must be finite, got nan or inf"),
+    ],
+)
+def test_a_batch_that_is_nan_on_one_rank_is_refused_by_both(how, message, results):
+    torch.set_num_threads(1)
+    both = [result[f"ddp, raised {how}"] for result in results]
+    assert [outcome["message"] for outcome in both] == [message] * 2
+    first = cases.train(0, 1, epochs=1)
+    for outcome in both:
+        assert outcome["k"] == 2
+        assert distance(outcome["y"], first["y"]) < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
+def test_both_ranks_stop_when_one_process_would(results):
+    torch.set_num_threads(1)
+    one, two = (result["ddp, stopped"] for result in results)
+    alone = run_ranks.stopped(devices=1)
+    assert one == two == alone
+    assert 1 < alone["epochs"] < run_ranks.STOP["max_epochs"]
+
+
+def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(results):
+    one, two = (result["ddp"] for result in results)
+    assert one["best"] == two["best"] == "epoch=2-step=9.ckpt"
+    torch.set_num_threads(1)
+    net = Net()
+    net.load_state_dict(one["params"])
+    constraints = cases.registry(net)
+    for batch in range(cases.BATCHES):  # the parameters that were validated are the final ones
+        constraints.observe(**cases.measure(net, *cases.data(batch))[1])
+    seen = constraints.take_observed()
+    assert set(seen) == {"mean", "mean_below", "counts", "counts_equal", "rate", "rate_equal"}
+    for name, violation in seen.items():
+        logged = one["metrics"][f"powalm/val/violation/{name}"]
+        assert logged == pytest.approx(violation.max, rel=1e-5)
+
+
+def test_a_damaged_folder_is_refused_by_both_ranks(results):
+    for rank, result in enumerate(results):
+        message = result["sharded, damaged"]
+        assert message.startswith("corrupted or incomplete checkpoint: "), message
+        assert "damaged.ckpt" in message
+        assert ("another rank has found damage" in message) == (rank == 0)
+
+
+def test_ranks_that_share_a_batch_are_not_taken_for_ranks_of_their_own(results):
+    for result in results:
+        message = result["tensor parallel"]
+        assert message.startswith("process_group must have the ranks whose gradients are averaged")
+        assert message.endswith("got 2 instead of 1 ranks")
+
+
+def test_spawned_ranks_train_as_one_process(tmp_path):
+    wait([start(MODULE, tmp_path, "spawn")], TIMEOUT)
+    both = [torch.load(tmp_path / f"spawn{rank}.pt", weights_only=True) for rank in range(2)]
+    assert_one_training([outcome["spawn"] for outcome in both])

@@ -1,0 +1,234 @@
+"""Two processes train as one: DDP, ZeRO and FSDP2 against a single process on the global batches.
+
+The two processes run all cases of run_cases.py once, over gloo; the tests here compare.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.processes import distance, run_once, start, wait
+from tests.training.distributed.ddp_cases import Slack
+from tests.training.distributed.ranks_training import train
+from tests.training.distributed.run_cases import cases
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer, full
+
+CASES = cases(Path())
+
+
+TIMEOUT = 400  # seconds for all cases on a busy machine; alone they take a tenth
+
+
+@pytest.fixture(scope="session")
+def results(session_folder):
+    """The outcomes of all cases on both ranks."""
+    folder = session_folder / "distributed"
+
+    def run():
+        module = "tests.training.distributed.run_cases"
+        wait([start(module, rank, folder) for rank in range(2)], TIMEOUT)
+
+    run_once(folder, run, TIMEOUT)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.fixture
+def outcomes(results):
+    """The outcome of a case on both ranks."""
+
+    def of(name):
+        both = [result[name] for result in results]
+        for outcome in both:
+            assert not str(outcome).startswith("failed"), outcome
+        return both
+
+    return of
+
+
+def alone(name):
+    """The same case in this process, without torch.distributed."""
+    torch.set_num_threads(1)
+    run_case, settings = CASES[name]
+    return run_case(0, 1, **settings)
+
+
+def named(prefix):
+    names = [name for name in CASES if name.startswith(prefix)]
+    return pytest.mark.parametrize("name", names)
+
+
+def assert_one_training(name, both):
+    assert distance(*both) == 0.0  # to the last bit on all ranks
+    assert distance(both[0], alone(name)) < 1e-12
+
+
+@named("equal: ")
+def test_two_ranks_of_ddp_train_as_one_process_on_the_global_batches(name, outcomes):
+    both = outcomes(name)
+    assert_one_training(name, both)
+    assert max(float(y.abs().max()) for y in both[0]["y"].values()) > 0.1
+
+
+def test_a_line_search_sees_one_lagrangian_when_the_closure_returns_the_mean_loss(outcomes):
+    both = outcomes("line search")
+    assert distance(*both) == 0.0
+    # Sixty evaluations: the cubic interpolation of the search magnifies rounding errors.
+    assert distance(both[0], alone("line search")) < 1e-8
+
+
+@named("slack: ")
+def test_a_parameter_of_the_constraint_alone_may_be_inside_ddp_or_outside(name, outcomes):
+    both = outcomes(name)
+    assert_one_training(name, both)
+    assert distance(both[0]["params"]["slack"], Slack().slack.detach()) > 0.01
+
+
+def test_a_low_precision_forward_keeps_the_ranks_together(outcomes):
+    both = outcomes("low precision")
+    assert distance(*both) == 0.0
+    assert distance(both[0], alone("low precision")) < 1e-2  # bfloat16 has eight bits
+    assert all(y.dtype == torch.float32 for y in both[0]["y"].values())
+
+
+# What would be wrong, so that the tests above mean something
+
+
+@named("wrong: a norm")
+def test_a_weight_from_each_rank_alone_lets_the_multipliers_drift_apart(name, outcomes):
+    both = outcomes(name)
+    assert distance(both[0]["y"], both[1]["y"]) > 1e-2
+    assert distance(both[0]["params"], alone(name)["params"]) > 1e-3
+
+
+def test_a_mean_of_ratios_is_another_constraint_than_the_ratio_of_sums(outcomes):
+    both = outcomes("wrong: a mean of ratios")
+    assert distance(*both) == 0.0
+    assert distance(both[0], alone("wrong: a mean of ratios")) > 1e-2
+
+
+def test_a_random_function_raises_at_the_first_step_on_every_rank(outcomes):
+    for messages in outcomes("random: at once"):
+        assert "constraint 'probe' must be the same on every rank" in messages[0]
+        assert "no random numbers on all ranks" in messages[0]
+
+
+def test_check_ranks_finds_ranks_that_have_drifted_apart_later(outcomes):
+    for messages in outcomes("random: later"):
+        assert messages[:2] == ["", ""]
+        assert "must be the same on every rank" in messages[2]
+
+
+def test_random_numbers_that_are_the_same_on_every_rank_are_fine(outcomes):
+    for messages in outcomes("random: one seed"):
+        assert messages == ["", "", ""]
+
+
+# Communication
+
+
+def test_one_all_reduce_per_augment_and_none_at_the_update(outcomes):
+    for found in outcomes("collectives"):
+        # 6 blocks: 14 sums, 12 weights or counts; the first step also compares the static blocks.
+        assert found["calls"] == [("all_reduce", n) for n in (26, 4, 26, 26)]
+        # after augment() and after step() of three batches, and after update and violations
+        assert found["seen"] == [1, 2, 3, 3, 4, 4, 4]
+
+
+def test_a_given_group_is_used_kept_by_a_deep_copy_and_dropped_by_a_pickle(outcomes):
+    both = outcomes("groups")
+    reference = outcomes("equal: all nu=0.7")[0]
+    for found in both:
+        assert distance(found["result"], reference) == 0.0
+        assert found["kept"]
+        assert found["dropped"]
+
+
+def test_a_process_outside_of_the_group_is_told(outcomes):
+    inside, outside = outcomes("not in the group")
+    assert inside == "built"
+    assert outside.startswith("process_group must be None or a torch.distributed.ProcessGroup that")
+
+
+def test_a_process_group_must_be_one():
+    p = torch.nn.Parameter(torch.ones(2))
+    constraints = ConstraintRegistry()
+    constraints.equality("sum", lambda: p.sum())
+    with pytest.raises(TypeError, match=r"process_group must be None or a .* is in, got str"):
+        PowerALMOptimizer(torch.optim.SGD([p], 0.1), constraints, process_group="gloo")
+
+
+# A batch of one rank that is not finite
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("loss", "gradient of the loss must be finite, got nan or inf"),
+        ("value", "constraint 'mean' must be finite, got nan or inf"),
+        ("statistics", "constraint 'rate' must be finite, got nan or inf"),
+    ],
+)
+def test_all_ranks_raise_together_and_nothing_has_moved(how, message, outcomes):
+    for found in outcomes(f"raised: {how}"):
+        assert found["message"] == message
+        assert distance(found["before"], found["after"]) == 0.0
+        assert found["k"] == 2
+
+
+@named("skipped: ")
+def test_all_ranks_skip_together_and_train_on_as_without_that_batch(name, outcomes):
+    both = outcomes(name)
+    assert distance(*both) == 0.0
+    without = train(0, 1, skip_batch=(1, 1))
+    assert [int(outcome.pop("skipped")) for outcome in (*both, without)] == [1, 1, 0]
+    assert distance(both[0], without) < 1e-12
+
+
+# FSDP2
+
+
+@named("zoo: ")
+def test_constraints_of_sharded_parameters_equal_those_of_whole_ones(name, outcomes):
+    assert_one_training(name, outcomes(name))
+
+
+@named("sharded: ")
+def test_blocks_of_every_kind_train_on_a_sharded_model(name, outcomes):
+    both = outcomes(name)
+    assert_one_training(name, both)
+    assert int(both[0]["skipped"]) == ("skipped" in name)
+
+
+def test_a_captured_parameter_that_sharding_replaced_is_said(outcomes):
+    for message in outcomes("captured"):
+        assert message.startswith("constraint 'rows' must depend on a parameter of the optimizer")
+        assert "through the module" in message
+
+
+def test_layers_in_bfloat16_leave_constraints_and_multipliers_in_float32(outcomes):
+    both = outcomes("low-precision shards")
+    for found in both:
+        assert found["forward"] == ["torch.bfloat16"]
+        assert found["seen"] == ["torch.float32"]
+        assert found["outcome"]["y"]["rows"].dtype == torch.float32
+    assert distance(both[0]["outcome"], both[1]["outcome"]) == 0.0
+
+
+def test_a_distributed_checkpoint_goes_on_to_the_same_bits(outcomes):
+    both = outcomes("distributed checkpoint")
+    assert distance(both[0], both[1]) == 0.0
+    assert distance(both[0]["straight"], both[0]["resumed"]) == 0.0
+    assert float(both[0]["resumed"]["beta"]) == pytest.approx(1.1**4)
+
+
+@named("fsdp1: ")
+def test_fsdp1_raises(name, outcomes):
+    for message in outcomes(name):
+        assert message.startswith("parameters must not be flattened by FullyShardedDataParallel")
+        assert message.endswith("use torch.distributed.fsdp.fully_shard")
+
+
+def test_full_leaves_a_plain_tensor_alone():
+    p = torch.nn.Parameter(torch.ones(2))
+    assert full(p) is p

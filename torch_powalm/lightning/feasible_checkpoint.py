@@ -1,0 +1,111 @@
+"""FeasibleCheckpoint: the best model among those that meet their constraints."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torch_powalm.lightning.callback import PowerALMCallback
+from torch_powalm.lightning.compat import CALLBACKS
+from torch_powalm.lightning.metrics import MAX_VIOLATION, PREFIX, largest
+
+_SCORE = f"{PREFIX}feasible_loss"
+_INFEASIBLE = 1e20  # times the violation: larger than any loss
+_LEAST = 1e-10  # smaller violations count as this
+
+
+class FeasibleCheckpoint(*(module.ModelCheckpoint for module in CALLBACKS)):  # type: ignore[misc]
+    """Keeps the best model among those whose violation is within tolerance.
+
+    As long as there is none, it keeps the least infeasible model. The violation is the largest
+    entry over all blocks, in validation if there is one; then only validated models are
+    candidates. Needs PowerALMCallback in the same trainer.
+
+    Args:
+        tolerance: largest violation of a feasible model, ≥ 0.
+        monitor: the logged loss to minimize.
+        **settings: passed on to ModelCheckpoint.
+    """
+
+    def __init__(self, tolerance: float, monitor: str = "val_loss", **settings: Any) -> None:
+        if not 0 <= tolerance < math.inf:
+            raise ValueError(f"tolerance must be nonnegative and finite, got {tolerance!r}")
+        if settings.get("mode", "min") != "min":
+            raise ValueError(f"mode must be 'min', got {settings['mode']!r}")
+        for name in ("every_n_train_steps", "train_time_interval"):
+            if settings.get(name) is not None:
+                raise ValueError(
+                    f"{name} must be None (models are scored when they are validated or at an "
+                    f"epoch's end), got {settings[name]!r}"
+                )
+        super().__init__(monitor=_SCORE, **settings)
+        self.tolerance, self.loss = tolerance, monitor
+        self._scored: tuple[int, float] | None = None  # the latest model: its step and its score
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Raise if no callback measures the violation."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            _callback(trainer)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Score the model by the metrics of this validation."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            metrics = trainer.callback_metrics
+            seen = [float(v) for name, v in metrics.items() if name.endswith(MAX_VIOLATION)]
+            self._score(trainer, largest(seen))
+        super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Score the model at the end of the epoch if there is no validation."""
+        if not trainer.enable_validation:
+            self._score(trainer, _callback(trainer).max_violation())
+        if self._scored is None or self._scored[0] != trainer.global_step:
+            return  # this model has not been validated
+        trainer.callback_metrics[_SCORE] = torch.tensor(self._scored[1])
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Include the latest score, which a resumed training needs at the end of its epoch."""
+        return {**super().state_dict(), "scored": self._scored}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore the latest score."""
+        super().load_state_dict(state_dict)
+        self._scored = state_dict["scored"]
+
+    def _score(self, trainer: Any, violation: float) -> None:
+        metrics = trainer.callback_metrics
+        if self.loss not in metrics:
+            raise ValueError(
+                "monitor must be logged for FeasibleCheckpoint; "
+                f"{self.loss!r} is not among {', '.join(sorted(metrics))}"
+            )
+        score = feasible_loss(float(metrics[self.loss]), violation, self.tolerance)
+        self._scored = (trainer.global_step, score)
+        metrics[_SCORE] = torch.tensor(score)
+
+
+def feasible_loss(loss: float, violation: float, tolerance: float) -> float:
+    """Return a score that ranks feasible models by loss, ahead of infeasible ones by violation.
+
+    loss                  where violation ≤ tolerance
+    10²⁰ · violation      elsewhere
+    ∞                     if one of them is nan
+    """
+    if math.isnan(loss) or math.isnan(violation):
+        return math.inf
+    if violation <= tolerance:
+        return loss
+    return _INFEASIBLE * max(violation, _LEAST)
+
+
+def _callback(trainer: Any) -> PowerALMCallback:
+    found = next((c for c in trainer.callbacks if isinstance(c, PowerALMCallback)), None)
+    if found is None:
+        names = ", ".join(type(c).__name__ for c in trainer.callbacks)
+        raise ValueError(
+            f"callbacks must have a PowerALMCallback for FeasibleCheckpoint, got {names}"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The solving route: problem, outer loop, inner solver, certificate, solution."""

@@ -1,0 +1,178 @@
+"""Feasibility restoration: minimize ‖(A, max(B, 0))‖ when an infeasible point traps the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm
+from torch_powalm.prox import Proximable
+from torch_powalm.solvers import PANOC, run
+from torch_powalm.solving.problem import Problem
+
+_DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
+_NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
+_STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
+_FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
+
+
+class Restored(NamedTuple):
+    """A point with a smaller violation: feasible, or else stationary for the violation."""
+
+    x: Tensor
+    feasible: bool
+
+
+class FeasibilityRestoration:
+    """Detect that an infeasible point traps the run, and find a way out.
+
+    Args:
+        problem: the problem.
+        x: the start, whose norm serves as that of a typical x.
+        eps_A: violation at which a point counts as feasible.
+        max_iter: bound on the iterations of each search.
+        used_up: whether the budget of the run is used up.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        x: Tensor,
+        eps_A: float,
+        max_iter: int,
+        used_up: Callable[[], bool],
+    ) -> None:
+        self.problem, self.eps_A = problem, eps_A
+        self.max_iter, self.used_up = max_iter, used_up
+        self.x_norm = float(torch.linalg.vector_norm(x)) or 1.0
+        self.violation, self.waiting = math.inf, 0  # smallest so far, and iterations since then
+        self.longest_wait = _FIRST_WAIT
+
+    def observe(self, violation: float) -> None:
+        """Take the violation of the next outer iteration into account."""
+        self.waiting += 1
+        if violation < 0.9 * self.violation:
+            self.violation, self.waiting = violation, 0
+
+    def escape(self, x: Tensor, violation: float) -> Restored | None:
+        """Where to go from an infeasible x that traps the run; None to continue from x.
+
+        A point where the violation has no slope traps the run forever, because ∇ψ sees the
+        constraints only through this slope. Elsewhere a search runs after several iterations
+        without a smaller violation, then after twice as many, and so on; its result counts only if
+        it is such a point. While the violation decreases, nothing is done.
+        """
+        if violation <= self.eps_A or self.waiting == 0:
+            return None
+        stuck = is_stuck(self.problem, x, self.x_norm)
+        if not stuck:
+            if self.waiting < self.longest_wait:
+                return None
+            self.longest_wait, self.waiting = 2 * self.longest_wait, 0
+        found = restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
+        return found if found is not None and (stuck or not found.feasible) else None
+
+
+@torch.no_grad()
+def is_stuck(problem: Problem, x: Tensor, x_norm: float) -> bool:
+    """Whether the violation has no slope at an infeasible x.
+
+    Its gradient on dom g is compared with the one at a neighbor, so the norm of a typical x is the
+    only scale needed. If the neighbor is feasible, the violation has a slope.
+    """
+    slopes = []
+    for point in x, neighbor(problem.g, x, _NOISE * x_norm):
+        v_norm, grad = _violation(problem, point)
+        if v_norm == 0:
+            return False
+        slopes.append(_Domain(problem.g).distance(point, grad) / v_norm)
+    return slopes[0] <= _STATIONARY * slopes[1] and slopes[0] < math.inf
+
+
+@torch.no_grad()
+def restore(
+    problem: Problem,
+    x: Tensor,
+    x_norm: float,
+    eps_A: float,
+    max_iter: int,
+    used_up: Callable[[], bool] = lambda: False,
+) -> Restored | None:
+    """Minimize the violation alone; None if neither a feasible nor a stationary point is found.
+
+    The search starts at a neighbor of x, so that it does not stop at a saddle point.
+    """
+    start = neighbor(problem.g, x, _NOISE * x_norm)
+    half_square, domain = _HalfSquare(problem, start), _Domain(problem.g)
+    _, grad = half_square.value_and_grad(start)
+    grad_norm = float(torch.linalg.vector_norm(grad))
+    if math.isnan(grad_norm):
+        return None
+    result = run(
+        PANOC(),
+        half_square,
+        domain,
+        start,
+        tol=1e-8 * grad_norm or 1e-300,
+        max_iter=max_iter,
+        stop=lambda: half_square.lowest <= 0.5 * eps_A**2 or used_up(),
+    )
+    # A trial point may have stopped the run; it need not be in dom g.
+    for point in result.x, problem.g.prox(half_square.best, torch.finfo(x.dtype).eps):
+        if math.sqrt(2 * half_square.value(point)) <= eps_A:
+            return Restored(point, feasible=True)
+    return Restored(result.x, feasible=False) if is_stuck(problem, result.x, x_norm) else None
+
+
+def neighbor(g: Proximable, x: Tensor, distance: float) -> Tensor:
+    """A point of dom g in a random direction from x, the same direction at every call."""
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    step = distance / (float(torch.linalg.vector_norm(noise)) or 1.0)
+    return g.prox(torch.add(x, noise, alpha=step), torch.finfo(x.dtype).eps)
+
+
+def _violation(problem: Problem, x: Tensor) -> tuple[float, Tensor]:
+    """‖v‖ and Jᵀv for v = (A(x), max(B(x), 0))."""
+    at = problem.oracle.at(x, objective=False)
+    v = problem.violation(at)
+    return norm(v), at.gradient(v)
+
+
+class _HalfSquare:
+    """½‖(A(x), max(B(x), 0))‖², its smallest value so far and the point of that value."""
+
+    def __init__(self, problem: Problem, x: Tensor) -> None:
+        self.problem = problem
+        self.lowest, self.best = math.inf, x
+
+    def value(self, x: Tensor) -> float:
+        return self.value_and_grad(x)[0]
+
+    def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
+        v_norm, grad = _violation(self.problem, x)
+        value = 0.5 * v_norm**2 if v_norm < 1e150 else math.inf
+        if value < self.lowest:
+            self.lowest, self.best = value, x
+        return value, grad
+
+
+class _Domain:
+    """The indicator of dom g, as the limit of g/c for large c."""
+
+    is_indicator: ClassVar[bool] = True
+
+    def __init__(self, g: Proximable) -> None:
+        self.g = g
+
+    def value(self, x: Tensor) -> float:
+        return math.inf if self.g.value(x) == math.inf else 0.0
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        return self.g.prox(v, step / _DOMINANCE)
+
+    def distance(self, x: Tensor, v: Tensor) -> float:
+        return self.g.distance(x, _DOMINANCE * v) / _DOMINANCE

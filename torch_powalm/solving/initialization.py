@@ -1,0 +1,146 @@
+"""Start of a run: a first point in dom g, a first penalty, a first multiplier."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.dual import DualState
+from torch_powalm.functional import norm
+from torch_powalm.solving.feasibility_restoration import neighbor
+from torch_powalm.solving.oracle import Point
+from torch_powalm.solving.problem import Problem
+
+# p: pull of the penalty at x_1 relative to that of the objective; q: factor by which the violation
+# has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with
+# a weak penalty they run to poor local minima; first-order methods pay for stiffness in iterations.
+_STIFF, _SOFT = (10.0, 0.04), (1.0, 1e-3)
+
+
+def initialize(
+    problem: Problem,
+    x_1: Tensor,
+    *,
+    beta_1: float | None,
+    y_1: Tensor | None,
+    state: Mapping[str, Any] | None,
+    stiff: bool,
+    **dual_settings: Any,
+) -> tuple[Point, DualState]:
+    """Evaluate the first point and start the dual state there.
+
+    Args:
+        problem: f, g and the constraints.
+        x_1: start, of any shape; not modified.
+        beta_1: first penalty; None for that of `first_penalty`.
+        y_1: first multiplier; None for 0.
+        state: `Solution.state` of a run to continue; None for a new run.
+        stiff: whether the inner solver can handle a stiff ψ.
+        dual_settings: the other arguments of `DualState`.
+    """
+    guess = min(1.0, dual_settings["beta_max"]) if beta_1 is None else beta_1
+    dual = DualState(beta_1=guess, **dual_settings)  # wrong settings raise before any work
+    x = first_point(problem, x_1)
+    if beta_1 is None:
+        beta_1 = first_penalty(problem, x, dual.nu, stiff=stiff)
+        dual = DualState(beta_1=beta_1, **dual_settings)
+    at = problem.oracle.at(x)
+    dual.start(at.r, problem.inequality(at))
+    if y_1 is not None and state is not None:
+        raise ValueError(f"y_1 must be None where state is given, got {y_1!r}")
+    if y_1 is not None:
+        _load_multiplier(dual, y_1)
+    if state is not None:
+        _load_state(dual, state)
+    return at, dual
+
+
+def first_point(problem: Problem, x_1: Tensor) -> Tensor:
+    """A copy of x_1, projected onto dom g, at which f and the constraints have been checked."""
+    if not isinstance(x_1, Tensor):
+        raise TypeError(f"x_1 must be a tensor, got {x_1!r}")
+    if x_1.numel() == 0:
+        raise ValueError(f"x_1 must have at least one entry, got shape {tuple(x_1.shape)}")
+    if not x_1.is_floating_point():
+        raise TypeError(f"x_1 must have a floating-point dtype, got {x_1.dtype}")
+    if not x_1.isfinite().all():
+        raise ValueError(f"x_1 must be finite, got {x_1[~x_1.isfinite()][0].item()!r}")
+    x = x_1.detach().clone()
+    if problem.g.value(x) == math.inf:
+        # The level of the caller of power_alm: initialize, power_alm and no_grad are in between.
+        warnings.warn("x_1 is outside dom g: the run starts at its projection", stacklevel=5)
+        x = problem.g.prox(x, torch.finfo(x.dtype).eps)
+    problem.oracle.check(x)
+    return x
+
+
+def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> float:
+    """The β with which the penalty pulls p times as hard as the objective at x, for ν = 1.
+
+        β = p ‖∇f‖ / (‖Jᵀu‖ ρ) (qρ)^(1−ν),   u = v/‖v‖,   ρ = max(‖v‖, ‖Jᵀu‖ ‖x‖/10),
+                                                          v = (A, max(B, 0))
+
+    The stiffness β‖v‖^(ν−1) is the same for all ν once the violation has decreased by the factor
+    q: this is the curvature that the inner solver faces then. Balancing at x itself would make it
+    too large.
+
+    β scales correctly with f, v and x. The bound on ρ prevents an almost feasible start from
+    producing an arbitrarily large penalty. Each gradient is the larger of the one at x and the one
+    at a random point at a distance of ‖x‖/10, because one of them may vanish at x by symmetry.
+
+    Args:
+        problem: f and the constraints.
+        x: the start.
+        nu: ν.
+        stiff: p = 10 and q = 0.04, for solvers that use curvature; else p = 1 and q = 0.001.
+    """
+    p, q = _STIFF if stiff else _SOFT
+    x_norm = float(torch.linalg.vector_norm(x)) or 1.0
+    pull = slope = v_norm = 0.0
+    for point in x, neighbor(problem.g, x, 0.1 * x_norm):
+        at = problem.oracle.at(point)
+        v = problem.violation(at)
+        v_norm_here = norm(v)
+        u = v / v_norm_here if v_norm_here > 0 else torch.full_like(v, len(v) ** -0.5)
+        grad_f = at.gradient(torch.zeros_like(v))
+        Ju = problem.oracle.at(point, objective=False).gradient(u)
+        if math.isfinite(v_norm_here) and math.isfinite(at.f):
+            pull = max(pull, float(torch.linalg.vector_norm(grad_f)))
+            slope = max(slope, float(torch.linalg.vector_norm(Ju)))
+            v_norm = max(v_norm, v_norm_here)
+    rho = max(v_norm, 0.1 * slope * x_norm)
+    beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope > 0 else 1.0
+    return beta if 0 < beta < math.inf else 1.0
+
+
+def _load_multiplier(dual: DualState, y_1: Tensor) -> None:
+    """Start from the multiplier y_1."""
+    if not isinstance(y_1, Tensor):
+        raise TypeError(f"y_1 must be a tensor, got {y_1!r}")
+    if y_1.shape != dual.y.shape:
+        raise ValueError(f"y_1 must have shape {tuple(dual.y.shape)}, got {tuple(y_1.shape)}")
+    if not y_1.isfinite().all():
+        raise ValueError(f"y_1 must be finite, got {y_1[~y_1.isfinite()][0].item()!r}")
+    inequality = dual.inequality
+    if inequality is not None and (y_1[inequality] < 0).any():
+        smallest = y_1[inequality].amin().item()
+        raise ValueError(f"y_1 must be nonnegative for inequalities, got {smallest!r}")
+    dual.load_state_dict({**dual.state_dict(), "y": y_1.to(dual.y)})
+
+
+def _load_state(dual: DualState, state: Mapping[str, Any]) -> None:
+    """Continue from the `state` of a Solution."""
+    missing = [name for name in (*dual.state_dict(), "tol") if name not in state]
+    if missing:
+        raise ValueError(f"state must be that of a Solution, got none of its {missing}")
+    if state["y"].shape != dual.y.shape:
+        shapes = tuple(dual.y.shape), tuple(state["y"].shape)
+        raise ValueError("state must have y of shape {}, got {}".format(*shapes))
+    if not 0 < state["beta"] < math.inf:
+        raise ValueError(f"state must have a positive and finite beta, got {state['beta']!r}")
+    dual.load_state_dict({**state, "y": state["y"].to(dual.y)})

@@ -1,0 +1,92 @@
+"""Inner tolerance: how accurately the next subproblem is solved."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from torch_powalm.dual import DualState
+from torch_powalm.result import InnerResult, Status
+from torch_powalm.solving.termination import DECREASE_AUTOMATIC, DECREASE_GIVEN_LAM
+
+_FIRST = 0.01  # first automatic tolerance, relative to the residual at x_1
+_SHRINK = 0.3  # factor from one tolerance to the next
+_FEASIBLE = 0.5  # violation, relative to eps_A, that needs no better multipliers
+_TARGET = 0.3  # violation, relative to eps_A, that a further pass on the same y should leave
+_MIN_FACTOR = 0.1  # smallest factor of β for such a pass
+
+
+class AutomaticTolerance:
+    """A tolerance that decreases from the first residual to eps_phi/2.
+
+    Args:
+        residual: stationarity of x_1.
+        eps_phi: tolerance of the dual residual, > 0.
+    """
+
+    decrease = DECREASE_AUTOMATIC
+
+    def __init__(self, residual: float, eps_phi: float) -> None:
+        self.floor = 0.5 * eps_phi
+        self.value = max(self.floor, min(_FIRST * residual, 1e300))
+
+    def advance(self, dual: DualState) -> None:
+        """Set the tolerance of the next subproblem."""
+        self.value = max(self.floor, _SHRINK * self.value)
+
+    def hold(self, violation: float, inner: InnerResult, nu: float) -> float | None:
+        """Factor of β if y must stay, None if it may move.
+
+        y stays if the point is feasible and its subproblem can be solved more accurately. A new y
+        would pull ‖A‖ toward 0, where the curvature of ψ is unbounded for ν < 1. Since β‖A‖^ν is
+        the distance of y from its limit, the factor is the one that lets ‖A‖ grow to _TARGET eps_A,
+        which makes ψ less stiff. For ν = 1 the curvature is β itself, and β stays.
+
+        Args:
+            violation: residual of the constraints over eps_A. The residual includes multipliers of
+                inactive inequalities, which the primal residual does not.
+            inner: how the subproblem ended.
+            nu: exponent ν of the penalty.
+        """
+        if violation > _FEASIBLE:
+            return None
+        if inner.status is not Status.CONVERGED or self.value <= self.floor:
+            return None
+        return 1.0 if nu == 1 else min(1.0, max(_MIN_FACTOR, (violation / _TARGET) ** nu))
+
+
+class PenaltyTolerance:
+    """The paper's tolerance λ/β, which keeps decreasing if β does not grow.
+
+    Args:
+        lam: factor λ, > 0.
+        dual: the penalty β.
+    """
+
+    decrease = DECREASE_GIVEN_LAM
+
+    def __init__(self, lam: float, dual: DualState) -> None:
+        self.lam = lam
+        self.value = lam / dual.beta
+
+    def advance(self, dual: DualState) -> None:
+        """Set the tolerance of the next subproblem."""
+        if self.lam / dual.beta < self.value:
+            self.value = self.lam / dual.beta
+        else:
+            self.value *= min(_SHRINK, 1 / dual.omega)
+
+    def hold(self, violation: float, inner: InnerResult, nu: float) -> float | None:
+        """None: Algorithm 1 moves y after every subproblem."""
+        return None
+
+
+InnerTolerance: TypeAlias = AutomaticTolerance | PenaltyTolerance
+
+
+def inner_tolerance(
+    lam: float | None, dual: DualState, residual: float, eps_phi: float
+) -> InnerTolerance:
+    """The rule λ/β if λ is given, else the automatic one."""
+    if lam is None:
+        return AutomaticTolerance(residual, eps_phi)
+    return PenaltyTolerance(lam, dual)

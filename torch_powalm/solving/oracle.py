@@ -1,0 +1,208 @@
+"""Values and gradients of f and the constraints at a point, by autograd or hand-written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A hand-written f whose value and gradient share work."""
+
+    def value_and_grad(self, x: Tensor) -> tuple[float | Tensor, Tensor]:
+        """f(x) and ∇f(x)."""
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """A hand-written A or B."""
+
+    def values(self, x: Tensor) -> Tensor:
+        """The vector A(x)."""
+
+    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
+        """J(x)ᵀw in the shape of x."""
+
+
+Function: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Calls:
+    """Number of evaluations of f, ∇f and the constraints."""
+
+    function: int = 0
+    gradient: int = 0
+    constraint: int = 0
+
+
+class Oracle:
+    """f and the constraints, with counts of their evaluations.
+
+    Args:
+        f: function of x that returns a scalar, or an `Objective`.
+        constraints: functions of x that return vectors, or `Constraint` objects, by name.
+    """
+
+    def __init__(
+        self, f: Function | Objective, constraints: Mapping[str, Function | Constraint]
+    ) -> None:
+        self.constraints = constraints
+        self.calls = Calls()
+        # Decided once: isinstance with a protocol costs as much as a small matrix product.
+        self.f = None if isinstance(f, Objective) else f
+        self.f_by_hand = f if isinstance(f, Objective) else None
+        self.blocks: list[tuple[Function | None, Constraint | None]] = [
+            (None, c) if isinstance(c, Constraint) else (c, None) for c in constraints.values()
+        ]
+        self.differentiates = self.f is not None or any(plain for plain, _ in self.blocks)
+
+    def at(self, x: Tensor, *, objective: bool = True) -> Point:
+        """Evaluate at x; without the objective, f is taken as 0."""
+        return Point(self, x, objective)
+
+    def check(self, x: Tensor) -> None:
+        """Raise if f or a constraint returns a wrong type, shape or value at x."""
+        if self.f_by_hand is not None:
+            value, grad = self.f_by_hand.value_and_grad(x)
+            if isinstance(value, Tensor):
+                _check_result("f", value, x, 0)
+            _check_gradient("f", grad, x)
+            _check_finite("f", torch.as_tensor(value), grad)
+        elif self.f is not None:
+            f_x, grad = _differentiate("f", self.f, x, 0)
+            _check_finite("f", f_x, grad)
+        for name, (plain, by_hand) in zip(self.constraints, self.blocks, strict=True):
+            if plain is not None:
+                r, grad = _differentiate(name, plain, x, 1)
+            elif by_hand is not None:
+                r = by_hand.values(x)
+                _check_result(name, r, x, 1)
+                grad = by_hand.vjp(x, torch.ones_like(r))
+                _check_gradient(name, grad, x)
+            _check_finite(name, r, grad)
+
+
+class Point:
+    """f(x), the constraint vector r(x) and, on request, ∇f(x) + J(x)ᵀw.
+
+    x must not be modified in place while the point is in use.
+    """
+
+    x: Tensor
+    f: float
+    r: Tensor
+    sizes: list[int]  # of the blocks of r
+    _leaf: Tensor
+    _graph: list[Tensor] | None  # results of plain functions, with their autograd graph
+    _grad_f: Tensor | None  # from a hand-written f
+
+    def __init__(self, oracle: Oracle, x: Tensor, objective: bool) -> None:
+        self.x, self._oracle, self._objective = x, oracle, objective
+        self._forward()
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """∇f(x) + J(x)ᵀw; the autograd graph is used once, and a second call evaluates again."""
+        if self._graph is None:
+            self._forward()
+        # Scalar outputs: with grad_outputs torch would import its symbolic shapes, for seconds.
+        scalars: list[Tensor] = []
+        outputs = iter(self._graph or [])
+        grad, blocks = self._grad_f, self._oracle.blocks
+        if self._objective and self._oracle.f is not None:
+            self._oracle.calls.gradient += 1
+            scalars.append(next(outputs))
+        parts = (w,) if len(blocks) == 1 else torch.split(w, self.sizes)
+        for (_, by_hand), part in zip(blocks, parts, strict=True):
+            if by_hand is None:
+                with torch.enable_grad():
+                    scalars.append(torch.dot(next(outputs), part))
+            else:
+                vjp = by_hand.vjp(self.x, part)
+                grad = vjp if grad is None else grad + vjp
+        if scalars:
+            (vjp,) = torch.autograd.grad(scalars, self._leaf)
+            grad = vjp if grad is None else grad + vjp
+            self._graph = None
+        return torch.zeros_like(self.x) if grad is None else grad
+
+    def _forward(self) -> None:
+        x, oracle = self.x, self._oracle
+        leaf = self._leaf = x.detach().requires_grad_() if oracle.differentiates else x
+        graph: list[Tensor] = []
+        self.f, self._grad_f = 0.0, None
+        if self._objective:
+            oracle.calls.function += 1
+            if oracle.f_by_hand is not None:
+                oracle.calls.gradient += 1
+                value, self._grad_f = oracle.f_by_hand.value_and_grad(x)
+                self.f = float(value)
+            elif oracle.f is not None:
+                with torch.enable_grad():
+                    f_x = oracle.f(leaf)
+                self.f = f_x.item()
+                graph.append(f_x)
+        oracle.calls.constraint += 1
+        values = []
+        for plain, by_hand in oracle.blocks:
+            if by_hand is not None:
+                values.append(by_hand.values(x))
+            elif plain is not None:
+                with torch.enable_grad():
+                    r = plain(leaf)
+                graph.append(r)
+                values.append(r.detach())
+        self._graph = graph
+        self.sizes = [r.shape[0] for r in values]
+        self.r = values[0] if len(values) == 1 else torch.cat(values)
+
+
+def _differentiate(name: str, function: Function, x: Tensor, ndim: int) -> tuple[Tensor, Tensor]:
+    """Return the checked result at x and the gradient of its sum."""
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        result = function(leaf)
+    _check_result(name, result, x, ndim)
+    rule = f"{name} must be differentiable with respect to x"
+    if not result.requires_grad:
+        raise ValueError(f"{rule}, got a result without gradient")
+    with torch.enable_grad():
+        total = result.sum()
+    grad = torch.autograd.grad(total, leaf, allow_unused=True)[0]
+    if grad is None:
+        raise ValueError(f"{rule}, got a result that does not depend on it")
+    return result.detach(), grad
+
+
+def _check_result(name: str, result: object, x: Tensor, ndim: int) -> None:
+    kind = "a scalar tensor" if ndim == 0 else "a 1-D tensor"
+    if not isinstance(result, Tensor):
+        raise TypeError(f"{name} must return {kind}, got {result!r}")
+    if result.ndim != ndim or result.numel() == 0:
+        raise ValueError(f"{name} must return {kind}, got shape {tuple(result.shape)}")
+    _check_kind(f"{name} must return", result, x)
+
+
+def _check_gradient(name: str, grad: Tensor, x: Tensor) -> None:
+    rule = f"{name} must return a gradient of shape {tuple(x.shape)}"
+    if grad.shape != x.shape:
+        raise ValueError(f"{rule}, got {tuple(grad.shape)}")
+    _check_kind(f"{name} must return a gradient in", grad, x)
+
+
+def _check_kind(rule: str, result: Tensor, x: Tensor) -> None:
+    if result.dtype != x.dtype or result.device != x.device:
+        kinds = [f"{t.dtype} on {t.device}" for t in (x, result)]
+        raise ValueError(f"{rule} {kinds[0]} as x_1, got {kinds[1]}")
+
+
+def _check_finite(name: str, result: Tensor, grad: Tensor) -> None:
+    for what, values in (name, result), (f"the gradient of {name}", grad):
+        if not values.isfinite().all():
+            wrong = values[~values.isfinite()].reshape(-1)[0].item()
+            raise ValueError(f"{what} must be finite at x_1, got {wrong!r}")

@@ -1,0 +1,223 @@
+"""OuterLoop: the steps of one outer iteration, and what a run carries from one to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch_powalm.dual import DualState
+from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
+from torch_powalm.solvers import PANOC, Solver
+from torch_powalm.solvers.base import InnerRun
+from torch_powalm.solving.active_set import finish
+from torch_powalm.solving.budget import Budget
+from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
+from torch_powalm.solving.inner_tolerance import inner_tolerance
+from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
+from torch_powalm.solving.oracle import Point
+from torch_powalm.solving.problem import Problem
+from torch_powalm.solving.settings import Settings, SolverChoice
+from torch_powalm.solving.subproblem import Subproblem
+from torch_powalm.solving.termination import Termination
+
+_UNBOUNDED_GROWTH = 100.0  # growth of β after a subproblem without a minimizer
+
+
+class Solved(NamedTuple):
+    """How a subproblem ended, and the point where it ended, evaluated."""
+
+    inner: InnerResult
+    at: Point
+
+
+@dataclass
+class _Iteration:
+    """Results of the steps of the current outer iteration, as far as they are known.
+
+    If Ctrl-C cuts an iteration short, its steps are called again. Each returns what is known, so
+    the iteration ends at the last point that the interrupted step had reached.
+    """
+
+    run: InnerRun | None = None
+    solved: Solved | None = None
+    point: Certified | None = None
+
+
+class OuterLoop:
+    """A run of Algorithm 1: x, y and β, the records so far, and the rules that end it.
+
+    Args:
+        problem: f, g and the constraints.
+        dual: y and β, started.
+        at: the start, evaluated.
+        settings: tolerances, limits, inner solver, and which rules apply.
+        budget: calls and seconds spent by the run.
+        tol: first inner tolerance of a run that continues another one; None for a new run.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        dual: DualState,
+        at: Point,
+        settings: Settings,
+        budget: Budget,
+        tol: float | None = None,
+    ) -> None:
+        self.problem, self.dual, self.at = problem, dual, at
+        self.settings, self.budget = settings, budget
+        tolerances, limits = settings.tolerances, settings.limits
+        start = improve_multipliers(problem, certify(problem, dual, at), tolerances)
+        self.tolerance = inner_tolerance(
+            settings.lam, dual, start.residuals.stationarity, tolerances.eps_phi
+        )
+        self.termination = Termination(
+            start, dual.beta, self.tolerance.decrease, tolerances, limits, budget
+        )
+        self.restoration = FeasibilityRestoration(
+            problem, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
+        )
+        if tol is not None:
+            self.tolerance.value = tol
+        self.point = start  # the last one certified
+        self.records = Records()
+        self.interrupted = False
+        self._current = _Iteration()
+
+    @property
+    def status(self) -> Status | None:
+        """How the run ended, None while it goes on."""
+        return self.termination.status
+
+    def solve_subproblem(self) -> Solved:
+        """Step 1: minimize ψ + g up to the inner tolerance, and evaluate the point reached."""
+        known = self._current
+        if known.run is None:
+            psi = Subproblem(
+                self.problem, self.dual, self.at, self.termination.monitor_subproblem()
+            )
+            known.run = InnerRun(
+                _at_penalty(self.settings.solver, self.dual.beta),
+                psi,
+                self.problem.g,
+                self.at.x,
+                tol=self.tolerance.value,
+                max_iter=self.settings.limits.max_inner,
+                stop=self.termination.stops_subproblem,
+            )
+        if known.solved is None:
+            inner = known.run.result() if self.interrupted else known.run.finish()
+            inner = replace(inner, status=self.termination.inner_status(inner))
+            known.solved = Solved(inner, self.problem.oracle.at(inner.x))
+        return known.solved
+
+    def certify(self, solved: Solved) -> Certified:
+        """Measure the point with ŷ = y + β∇φ(r), then look for better multipliers or a solution.
+
+        Where g is a box and few variables are off their bounds, the active-set method looks for a
+        solution nearby, with no more evaluations than the subproblem took iterations.
+        """
+        known, settings = self._current, self.settings
+        if known.point is not None:
+            return known.point
+        known.point = certify(self.problem, self.dual, solved.at)
+        known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
+        skip = self.interrupted or self.termination.monitor.is_unbounded()
+        if settings.active_set and not skip and not self.termination.is_solution(known.point):
+            found = finish(
+                self.problem,
+                known.point,
+                settings.tolerances,
+                max_columns=solved.inner.iterations,
+                stop=self.budget.used_up,
+            )
+            known.point = found or known.point
+        return known.point
+
+    def update_multipliers(self, solved: Solved, point: Certified) -> OuterRecord:
+        """Steps 2 to 4: choose σ, move y, grow β; then record the iteration."""
+        (inner, at), primal = solved, point.residuals.primal
+        dual, termination = self.dual, self.termination
+        self._current, self.point = _Iteration(), point
+        if termination.monitor.is_unbounded():
+            step = dual.update(at.r, hold=_UNBOUNDED_GROWTH)
+            termination.observe_unbounded(point)
+        else:
+            self.at = at
+            self.restoration.observe(primal)
+            violation = max(primal, dual.residual_norm(at.r)) / self.settings.tolerances.eps_A
+            step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
+            termination.observe(point, step, dual.beta, inner.status)
+        if self.interrupted:
+            termination.end(Status.INTERRUPTED)
+        self.tolerance.advance(dual)
+        self.records.append(_record(step, point, inner, self.budget))
+        return self.records[-1]
+
+    def restore_feasibility(self) -> None:
+        """Leave an infeasible point that traps the run; end the run if no feasible one exists."""
+        if self.status is not None:
+            return
+        found = self.restoration.escape(self.point.x, self.point.residuals.primal)
+        if found is None:
+            return
+        self.at = self.problem.oracle.at(found.x)
+        if not found.feasible:
+            point = certify(self.problem, self.dual, self.at)
+            point = improve_multipliers(self.problem, point, self.settings.tolerances)
+            self.termination.end(Status.INFEASIBLE, point)
+
+    def interrupt(self) -> None:
+        """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""
+        known = self._current
+        reached = known.run is not None and known.run.last is not None
+        if known.point is None and (self.interrupted or not reached):
+            self.termination.end(Status.INTERRUPTED)
+        self.interrupted = True
+
+    def solution(self) -> Solution:
+        """The best point, its certificate, and everything that was spent."""
+        best, spent = self.termination.best, self.budget.spent
+        return Solution(
+            x=best.x,
+            y=best.y,
+            status=self.termination.final_status(),
+            residuals=best.residuals,
+            objective=best.objective,
+            records=self.records,
+            function_calls=spent.function,
+            gradient_calls=spent.gradient,
+            constraint_calls=spent.constraint,
+            seconds=self.budget.seconds,
+            state={"x": self.at.x, "tol": self.tolerance.value, **self.dual.state_dict()},
+        )
+
+
+def _at_penalty(solver: SolverChoice, beta: float) -> Solver:
+    if solver is None:
+        return PANOC()
+    if hasattr(solver, "iterate"):
+        return solver
+    found = solver(beta)
+    if not hasattr(found, "iterate"):
+        raise TypeError(f"solver must be a function of beta that returns a solver, got {found!r}")
+    return found
+
+
+def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:
+    spent = budget.spent
+    return OuterRecord(
+        k=step.k,
+        primal_residual=point.residuals.primal,
+        dual_residual=point.residuals.dual,
+        objective=point.objective,
+        beta=step.beta,
+        sigma=step.sigma,
+        y_norm=step.y_norm,
+        inner_iterations=inner.iterations,
+        inner_status=inner.status,
+        function_calls=spent.function,
+        gradient_calls=spent.gradient,
+        seconds=budget.seconds,
+        multiplier=point.multiplier,
+    )

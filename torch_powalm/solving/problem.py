@@ -1,0 +1,90 @@
+"""Problem: f, g and the constraints, and the residuals of a point."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm, violation
+from torch_powalm.prox import Proximable, Zero
+from torch_powalm.result import Residuals
+from torch_powalm.solving.oracle import Constraint, Function, Objective, Oracle, Point
+
+
+class Problem:
+    """Minimize f(x) + g(x) subject to A(x) = 0 and B(x) ≤ 0.
+
+    x has any shape. Plain functions are differentiated by autograd, in one backward pass for f
+    and all constraints. If values and gradients share work, pass objects that do it once.
+
+    Example:
+        Problem(lambda x: x @ C @ x, equality=lambda x: (x @ x - 1).reshape(1), g=Box(-1.0, 1.0))
+
+    Args:
+        f: function of x that returns a scalar tensor, or an object with `value_and_grad(x)`.
+        equality: A, a function of x that returns a 1-D tensor, or an object with `values(x)` and
+            `vjp(x, w)`, which returns Jᵀw in the shape of x.
+        inequality: B, of the same kind.
+        g: convex term with a prox; None for g = 0.
+    """
+
+    def __init__(
+        self,
+        f: Function | Objective,
+        *,
+        equality: Function | Constraint | None = None,
+        inequality: Function | Constraint | None = None,
+        g: Proximable | None = None,
+    ) -> None:
+        if not (callable(f) or isinstance(f, Objective)):
+            raise TypeError(f"f must be callable or have value_and_grad, got {f!r}")
+        constraints = {}
+        for name, c in (("equality", equality), ("inequality", inequality)):
+            if c is None:
+                continue
+            if not (callable(c) or isinstance(c, Constraint)):
+                raise TypeError(f"{name} must be callable or have values and vjp, got {c!r}")
+            constraints[name] = c
+        if not constraints:
+            raise ValueError("equality or inequality must be given, got neither")
+        if g is not None and (isinstance(g, type) or not isinstance(g, Proximable)):
+            raise TypeError(f"g must have value, prox and distance, got {g!r}")
+        self.g: Proximable = Zero() if g is None else g
+        self.oracle = Oracle(f, constraints)
+
+    @torch.no_grad()
+    def residuals(self, x: Tensor, y: Tensor) -> Residuals:
+        """Residuals of (x, y), computed from scratch.
+
+        Args:
+            x: the point.
+            y: multipliers, those of the equalities first.
+        """
+        return self.measure(self.oracle.at(x), y)
+
+    def measure(self, at: Point, y: Tensor) -> Residuals:
+        """Residuals of an evaluated point with multipliers y."""
+        if y.shape != at.r.shape:
+            raise ValueError(f"constraints have {len(at.r)} entries, multiplier has {len(y)}")
+        inequality = self.inequality(at)
+        stationarity = self.g.distance(at.x, at.gradient(y))
+        if inequality is None:
+            return Residuals(norm(at.r), 0.0, stationarity, 0.0)
+        A_x, B_x, y_B = at.r[~inequality], at.r[inequality], y[inequality]
+        return Residuals(
+            equality=norm(A_x),
+            inequality=norm(violation(B_x, True)),
+            stationarity=stationarity,
+            complementarity=torch.maximum((y_B * B_x).abs(), -y_B).amax().item(),
+        )
+
+    def violation(self, at: Point) -> Tensor:
+        """The vector (A(x), max(B(x), 0))."""
+        return violation(at.r, self.inequality(at))
+
+    def inequality(self, at: Point) -> Tensor | None:
+        """Mask of the inequalities among the constraints; None if there are none."""
+        if "inequality" not in self.oracle.constraints:
+            return None
+        equalities = at.sizes[0] if "equality" in self.oracle.constraints else 0
+        return torch.arange(len(at.r), device=at.r.device) >= equalities

@@ -1,0 +1,1 @@
+"""Training with constraints: loss, augmented gradient, base optimizer step, multiplier update."""

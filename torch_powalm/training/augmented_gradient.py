@@ -1,0 +1,180 @@
+"""AugmentedGradient: turns .grad into ∇L_β = ∇loss + J_Aᵀ w, in two parts.
+
+    augmented(loss, …)   batch blocks: backward of the augmented loss adds their part
+    inject()             parameter-only blocks: added to .grad after backward, once per step
+
+Both parts use the same weight w = y + β∇φ(r), where r is the vector of all blocks.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.dual import DualState
+from torch_powalm.functional import norm
+from torch_powalm.prox import Proximable
+from torch_powalm.result import TrainingResiduals
+from torch_powalm.training.batch_window import (
+    BatchValues,
+    BatchWindow,
+    Call,
+    Tallies,
+    carries_gradient,
+    with_graph_of,
+)
+from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.reductions import Ranks
+from torch_powalm.training.distributed.sharded_tensors import sharded_norm
+from torch_powalm.training.vector_jacobian import (
+    add_to_grad,
+    check_reach,
+    source_of_nonfinite,
+    stationarity,
+    vjp,
+)
+
+
+class AugmentedGradient:
+    """Computes the gradient of L_β in .grad, and tracks the batches it comes from.
+
+    Args:
+        blocks: r = (A(x), B(x)), and the parameters x.
+        dual: y and β.
+        ranks: the processes whose gradients are averaged.
+        on_nonfinite: "raise" or "skip", for a value or gradient that is not finite.
+    """
+
+    def __init__(
+        self, blocks: BlockVector, dual: DualState, ranks: Ranks, on_nonfinite: str
+    ) -> None:
+        if on_nonfinite not in ("raise", "skip"):
+            raise ValueError(f"on_nonfinite must be 'raise' or 'skip', got {on_nonfinite!r}")
+        self.blocks, self.dual, self.ranks = blocks, dual, ranks
+        self.on_nonfinite = on_nonfinite
+        self.window = BatchWindow()
+
+    def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
+        """Return the loss with the gradient of loss + ⟨w, A⟩ for the values A of the batch."""
+        if not carries_gradient(loss, batch.proxy):
+            return loss  # validation: nothing is kept
+        blocks, (proxy, reported, whole, parts) = self.blocks, batch
+        self.window.notice_cleared(blocks.params, blocks.sharded)
+        seen = proxy
+        if self.ranks.size > 1:
+            seen, reported, whole = self.ranks.sums(proxy, reported, whole, device=blocks.device)
+            parts *= self.ranks.size  # undone by the mean of the gradients over ranks
+        A_batch = blocks.batch_values(proxy if whole is proxy else with_graph_of(proxy, whole))
+        static = None
+        if blocks.static:
+            with torch.no_grad():
+                static = blocks.evaluate()
+        r = blocks.join(static, A_batch)
+        if not self.dual.started and self.is_finite(r):
+            self.dual.start(r, self.blocks.inequality, self.blocks.groups())
+        w = self.dual.weight(r)
+        finite = w is not None or self.is_finite(r)
+        if reported is not seen:
+            finite &= self.is_finite(blocks.join(static, blocks.batch_values(reported)))
+        if w is None or not finite:  # on_nonfinite="skip": step() sees a nan gradient and skips
+            w = torch.full_like(r, math.nan)
+        w = w[blocks.static_size :] if blocks.static else w
+        call = self.window.add(seen, reported)
+        augmented: Tensor = _Augmented.apply(loss, A_batch, w * parts if parts > 1 else w, call)
+        return augmented
+
+    def inject(self, batch: Tallies) -> bool:
+        """Add J_Aᵀ w of the parameter-only blocks to .grad; False if a constraint is not finite.
+
+        Args:
+            batch: sums of the batch blocks that the gradients in .grad come from.
+        """
+        blocks = self.blocks
+        if not blocks.static or self.window.is_injected:
+            return True
+        params = self.blocks.params
+        if not blocks.verified:
+            check_reach(blocks, params)
+            self.check_ranks()
+            blocks.mark_verified()
+        A_static, r = self.residual(batch)
+        if not self.dual.started and self.is_finite(r):
+            self.dual.start(r, self.blocks.inequality, self.blocks.groups())
+        w = self.dual.weight(r)
+        if w is None or A_static is None:
+            return self.is_finite(r)
+        grads = vjp(A_static, params, w[: blocks.static_size] if blocks.batch else w)
+        self.window.mark_injected(add_to_grad(params, grads, blocks.sharded))
+        return True
+
+    def residual(self, batch: Tallies) -> tuple[Tensor | None, Tensor]:
+        """Return A of the parameter-only blocks with a graph, and the full r of this step."""
+        blocks, A_static = self.blocks, None
+        A_batch = blocks.batch_values(batch) if blocks.batch else None
+        if blocks.static:
+            with torch.enable_grad():
+                A_static = blocks.evaluate()
+        return A_static, blocks.join(A_static, A_batch)
+
+    def measure(self) -> float:
+        """Return the norm of .grad; nan if it is not finite and on_nonfinite is "skip"."""
+        params = self.blocks.params
+        grads = [p.grad for p in params if p.grad is not None]
+        now = sharded_norm(*grads) if self.blocks.sharded else norm(*grads)
+        if math.isfinite(now):
+            return now
+        if self.on_nonfinite == "raise":
+            source = source_of_nonfinite(self.blocks, params)
+            raise FloatingPointError(f"{source} must be finite, got nan or inf")
+        return math.nan
+
+    def residuals(self, terms: dict[Tensor, Proximable]) -> TrainingResiduals:
+        """Return the norms of the gradient and the constraints, given convex terms by parameter."""
+        A_static, r = self.residual(self.window.sums(self.blocks.ready().batch)[0])
+        if not self.dual.started and self.is_finite(r):
+            self.dual.start(r, self.blocks.inequality, self.blocks.groups())
+        w = self.dual.weight(r)
+        if w is None:
+            self.is_finite(r)
+            return TrainingResiduals(math.nan, math.nan)
+        params = self.blocks.params
+        extra: list[Tensor | None] = [None] * len(params)
+        if A_static is not None and not self.window.is_injected:
+            extra = vjp(A_static, params, w[: self.blocks.static_size])
+        primal = math.hypot(*[v.norm for v in self.blocks.violations(r).values()])
+        return TrainingResiduals(stationarity(params, extra, terms), primal)
+
+    @torch.no_grad()
+    def check_ranks(self) -> None:
+        """Raise if a parameter-only block is not the same on all ranks."""
+        if self.ranks.size > 1:
+            norms = {name: norm(v) for name, v in self.blocks.ready().static_values().items()}
+            self.ranks.check_equal(norms, self.blocks.device)
+
+    def is_finite(self, r: Tensor) -> bool:
+        """Return whether r is finite; raise if it is not and on_nonfinite is "raise"."""
+        if math.isfinite(norm(r)):
+            return True
+        if self.on_nonfinite == "raise":
+            name = self.blocks.not_finite(r)
+            raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
+        return False
+
+
+class _Augmented(torch.autograd.Function):
+    """The loss, with the gradient of loss + ⟨w, A⟩; backward marks the call as done."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Call) -> Tensor:
+        """Return the loss with its value unchanged."""
+        ctx.save_for_backward(w)
+        ctx.call = call
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return the gradients with respect to loss and A."""
+        ctx.call.done = True
+        (w,) = ctx.saved_tensors
+        return grad, grad.to(w.dtype) * w, None, None

@@ -1,0 +1,207 @@
+"""BlockVector: converts between the blocks of an optimizer and one flat vector r = (A, B)."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_powalm.functional import norm
+from torch_powalm.result import Violation
+from torch_powalm.training.batch_window import Tallies
+from torch_powalm.training.block import Block
+from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
+from torch_powalm.training.optimizer_protocol import check_params
+from torch_powalm.training.registry import ConstraintRegistry
+
+
+class BlockVector:
+    """Blocks as one flat vector: parameter-only blocks first, then batch blocks.
+
+    The sizes of parameter-only blocks are determined on first use, when the model is already on the
+    device where it is trained; a later change raises.
+
+    Args:
+        base: the optimizer whose parameters x are trained.
+        constraints: the registry of the blocks.
+        owns: names of the blocks; None for all blocks in the registry.
+        coupling: "all" (one norm over all blocks) or "block" (one norm each).
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        constraints: ConstraintRegistry,
+        owns: Sequence[str] | None,
+        coupling: str,
+    ) -> None:
+        if not isinstance(constraints, ConstraintRegistry):
+            got = type(constraints).__name__
+            raise TypeError(f"constraints must be a ConstraintRegistry, got {got}")
+        if coupling not in ("all", "block"):
+            raise ValueError(f"coupling must be 'all' or 'block', got {coupling!r}")
+        if isinstance(owns, str):
+            raise TypeError(f"owns must be a sequence of names, got {owns!r}")
+        self._base, self._constraints, self._coupling = base, constraints, coupling
+        self._owns = None if owns is None else list(owns)
+        self.static: list[Block] = []  # functions of the parameters
+        self.batch: list[Block] = []
+        self.sizes: dict[str, int] = {}
+        self.static_size = 0
+        self.device = torch.device("cpu")
+        self.sharded = False  # parameters are split over processes, so values may be too
+        self.inequality: Tensor | None = None  # mask of the inequalities; None if there are none
+        self.verified = False  # every block is known to depend on a parameter
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the blocks."""
+        return list(self._constraints.blocks) if self._owns is None else self._owns
+
+    @property
+    def params(self) -> list[Tensor]:
+        """All parameters x of all groups of the base."""
+        return [p for group in self._base.param_groups for p in group["params"]]
+
+    def ready(self) -> "BlockVector":
+        """Return self, with sizes known; raise if another optimizer owns one of the blocks."""
+        if not self.sizes:
+            self._learn()
+        owners = self._constraints.owners
+        for name in self.sizes:
+            if owners[name] is not self:
+                raise RuntimeError(
+                    f"constraint {name!r} is owned by an optimizer that was built later; "
+                    "declare the blocks of each optimizer with owns="
+                )
+        return self
+
+    def _learn(self) -> None:
+        blocks, names, params = self._constraints.blocks, self.names, self.params
+        for name in names:
+            if name not in blocks:
+                raise KeyError(f"owns must have registered constraints only, got {name!r}")
+        if not names:
+            raise ValueError("constraints must have at least one block, got none")
+        check_params(params)
+        self.device, self.sharded = params[0].device, any(is_sharded(p) for p in params)
+        self.static = [blocks[name] for name in names if blocks[name].fn is not None]
+        self.batch = [blocks[name] for name in names if blocks[name].fn is None]
+        with torch.no_grad():
+            sizes = {name: len(value) for name, value in self.static_values().items()}
+        self.static_size = sum(sizes.values())
+        sizes |= {block.name: block.size or 0 for block in self.batch}
+        kinds = torch.tensor([block.inequality for block in (*self.static, *self.batch)])
+        if kinds.any():
+            lengths = torch.tensor(list(sizes.values()))
+            self.inequality = kinds.repeat_interleave(lengths).to(self.device)
+        self._constraints.claim(names, self)
+        self.sizes = sizes
+
+    def mark_verified(self) -> None:
+        """Record that every parameter-only block depends on a parameter."""
+        self.verified = True
+
+    def groups(self) -> list[slice] | None:
+        """Return the parts of r that have their own norm; None for one norm over all."""
+        if self._coupling == "all":
+            return None
+        ends = list(torch.tensor(list(self.sizes.values())).cumsum(0).tolist())
+        return [slice(e - size, e) for e, size in zip(ends, self.sizes.values(), strict=True)]
+
+    def evaluate(self) -> Tensor:
+        """Return the parameter-only blocks as a flat vector, with a graph if grad is enabled."""
+        values = list(self.static_values().values())
+        return values[0] if len(values) == 1 else torch.cat(values)
+
+    def static_values(self) -> dict[str, Tensor]:
+        """Return the values of the parameter-only blocks by name."""
+        values = {}
+        with full_precision(self.device):
+            for block in self.static:
+                raw = block.fn()  # type: ignore[misc]
+                value = block.flat(full(raw) if self.sharded else raw, self.sizes.get(block.name))
+                values[block.name] = value if value.device == self.device else value.to(self.device)
+        return values
+
+    def batch_values(self, tallies: Tallies) -> Tensor:
+        """Return the batch blocks as a flat vector."""
+        values = [tallies[block.name].value(block) for block in self.batch]
+        return (values[0] if len(values) == 1 else torch.cat(values)).to(self.device)
+
+    def join(self, static: Tensor | None, batch: Tensor | None) -> Tensor:
+        """Return the whole vector from its two parts; a part is None if it has no blocks."""
+        if batch is None and static is not None:
+            return static.detach()
+        if static is None and batch is not None:
+            return batch.detach()
+        return torch.cat([part.detach() for part in (static, batch) if part is not None])
+
+    def epoch_sums_with(self, seen: Tallies) -> Tallies:
+        """Return the sums of the epoch including this step; statistics of another shape raise."""
+        past = self._constraints.epoch_sums(seen)
+        return {name: past[name].plus(t) if name in past else t for name, t in seen.items()}
+
+    def epoch_residual(self, exact: Mapping[str, Tensor]) -> Tensor:
+        """Return r at the end of an epoch, with exact values or averages for batch blocks."""
+        for name in exact:
+            if name not in {block.name for block in self.batch}:
+                raise KeyError(f"update_multipliers has no batch constraint {name!r}")
+        sums, values = self._constraints.epoch_sums(self.sizes), []
+        for block in self.batch:
+            if block.name in exact:
+                values.append(block.flat(exact[block.name], block.size).detach())
+            elif block.name in sums:
+                values.append(sums[block.name].value(block))
+            else:
+                raise RuntimeError(
+                    f"update_multipliers has seen no batch of {block.name!r} since the last update"
+                )
+        batch = torch.cat(values).to(self.device) if values else None
+        return self.join(self.evaluate() if self.static else None, batch)
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the pieces of a vector by block name."""
+        return dict(zip(self.sizes, torch.split(vector, list(self.sizes.values())), strict=True))
+
+    def pack(self, pieces: Mapping[str, Tensor]) -> Tensor:
+        """Return a vector from saved pieces; a missing, unknown or resized block raises."""
+        self.check_names(pieces)
+        for name, size in self.sizes.items():
+            if name not in pieces:
+                raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
+            piece, what = pieces[name], f"constraint {name!r} in state_dict"
+            if not isinstance(piece, Tensor):
+                raise ValueError(f"{what} must be a tensor, got {type(piece).__name__}")
+            if len(piece) != size:
+                raise ValueError(f"{what} must have {size} entries, got {len(piece)}")
+        return torch.cat([pieces[name] for name in self.sizes]).to(self.device)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise if a saved name is not that of one of these blocks."""
+        for name in names:
+            if name not in self.sizes:
+                raise ValueError(f"state_dict must have registered constraints only, got {name!r}")
+
+    def violations(self, vector: Tensor) -> dict[str, Violation]:
+        """Return the violation by block name."""
+        blocks = self._constraints.blocks
+        return {name: blocks[name].violation(v) for name, v in self.split(vector).items()}
+
+    def not_finite(self, vector: Tensor) -> str:
+        """Return the name of the first block with an entry that is not finite."""
+        return next(n for n, v in self.split(vector).items() if not math.isfinite(norm(v)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The functions of a copy may still use the old model, so its blocks are verified again.
+        return {**self.__dict__, "verified": False}
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """Turn autocast off: in low precision, constraints and their gradients would be too noisy."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -1,0 +1,87 @@
+"""Ranks: the processes that train one model together, and the sums over them.
+
+DDP or FSDP2 averages gradients over the ranks. A constraint is a function of the whole batch, so
+its weight w must come from sums over all ranks; these are detached and small, and need one
+all_reduce per call of augment(). A nan on one rank makes the sum nan, so all ranks agree on what is
+not finite.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_powalm.training.block import Tally
+
+Tallies = Mapping[str, Tally]
+
+
+class Ranks:
+    """The processes that average their gradients; one if torch.distributed is not initialized.
+
+    A deep copy keeps the process group, which belongs to the process; a pickle drops it.
+
+    Args:
+        group: a process group that this process is in; None for the default group.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+            raise TypeError(
+                "process_group must be None or a torch.distributed.ProcessGroup that this process "
+                f"is in, got {type(group).__name__}"
+            )
+        self.group = group
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        if not dist.is_available() or not dist.is_initialized():
+            return 1
+        return dist.get_world_size(self.group)
+
+    def sums(self, *parts: Tallies, device: torch.device) -> list[dict[str, Tally]]:
+        """Add each of the sums over all ranks, in one all_reduce; the results are detached."""
+        distinct = {id(part): part for part in parts}
+        tallies = [tally for part in distinct.values() for tally in part.values()]
+        pieces = [piece for tally in tallies for piece in _pieces(tally, device)]
+        buffer = torch.cat(pieces)
+        dist.all_reduce(buffer, group=self.group)
+        summed = iter(torch.split(buffer, [len(piece) for piece in pieces]))
+        added = {
+            key: {
+                name: Tally(next(summed).to(tally.total.dtype), next(summed).to(tally.total.dtype))
+                for name, tally in part.items()
+            }
+            for key, part in distinct.items()
+        }
+        return [added[id(part)] for part in parts]
+
+    def check_equal(self, norms: Mapping[str, float], device: torch.device) -> None:
+        """Raise if a constraint's norm is not the same on all ranks, up to rounding."""
+        mine = torch.tensor(list(norms.values()), dtype=torch.float64)
+        both = torch.cat([mine, -mine]).nan_to_num().to(device)
+        dist.all_reduce(both, op=dist.ReduceOp.MAX, group=self.group)
+        highest, lowest = both[: len(mine)], -both[len(mine) :]
+        differs = highest - lowest > 1e-5 * highest.abs().clamp(min=1)
+        for name, different in zip(norms, differs.tolist(), strict=True):
+            if different:
+                raise RuntimeError(
+                    f"constraint {name!r} must be the same on every rank, got {norms[name]!r} as "
+                    "its norm here; use the same parameters and no random numbers on all ranks"
+                )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
+        return Ranks(self.group)
+
+    def __reduce__(self) -> tuple[type["Ranks"], tuple[()]]:
+        return Ranks, ()
+
+
+def _pieces(tally: Tally, device: torch.device) -> tuple[Tensor, Tensor]:
+    total = tally.total.detach().to(device)
+    if isinstance(tally.weight, float):
+        return total, total.new_full((1,), tally.weight)
+    return total, tally.weight.to(device)

@@ -1,0 +1,69 @@
+"""EpochStatistics: counters and gradient norm of one optimizer, and the rules for an update."""
+
+import math
+from dataclasses import dataclass
+
+_MEMORY = 0.9  # weight of the past in the running norm of the augmented gradient
+
+
+@dataclass
+class EpochStatistics:
+    """Counters of one optimizer, and the running norm of its gradient.
+
+    Args:
+        steps: steps since the last update.
+        gradient_norm: running norm of the augmented gradient since the last update.
+        skipped: steps and updates skipped since the start because a value was not finite.
+    """
+
+    steps: int = 0
+    gradient_norm: float = math.inf
+    skipped: int = 0
+
+    def follow(self, gradient_norm: float) -> bool:
+        """Update the running gradient norm; return False without a change if the new one is nan."""
+        if math.isnan(gradient_norm):
+            return False
+        past = self.gradient_norm if math.isfinite(self.gradient_norm) else gradient_norm
+        self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * gradient_norm
+        return True
+
+    def count_step(self) -> None:
+        """Count a step."""
+        self.steps += 1
+
+    def count_skipped(self) -> None:
+        """Count a skipped step or update."""
+        self.skipped += 1
+
+    def is_due(
+        self,
+        steps: int | None,
+        epochs: int | None,
+        steps_per_epoch: int,
+        lam: float | None,
+        beta: float,
+    ) -> bool:
+        """Whether an update is due under exactly one of the rules `steps`, `epochs` and `lam`."""
+        if [steps, epochs, lam].count(None) != 2:
+            raise ValueError(
+                "should_update takes exactly one of steps, epochs and lam, "
+                f"got {steps!r}, {epochs!r} and {lam!r}"
+            )
+        if lam is not None:
+            if not lam > 0:
+                raise ValueError(f"lam must be positive, got {lam!r}")
+            return self.gradient_norm <= lam / beta
+        counts = {"steps": steps, "epochs": epochs, "steps_per_epoch": steps_per_epoch}
+        for name, every in counts.items():
+            if every is not None and every < 1:
+                raise ValueError(f"{name} must be at least 1, got {every!r}")
+        return self.steps >= (steps if steps is not None else (epochs or 1) * steps_per_epoch)
+
+    def restart(self) -> None:
+        """Start a new epoch after a multiplier update."""
+        self.steps, self.gradient_norm = 0, math.inf
+
+    def restore(self, steps: int, gradient_norm: float, skipped: int) -> None:
+        """Continue from saved values."""
+        self.steps, self.gradient_norm, self.skipped = steps, gradient_norm, skipped

@@ -1,0 +1,250 @@
+"""PowerALMOptimizer: a torch optimizer that trains under constraints.
+
+One training step from top to bottom, and the file of each part:
+
+    augment(loss, …)      values of the batch                          batch_window.py
+                          loss with the gradient of loss + ⟨w, A⟩      augmented_gradient.py
+    step()                parameter-only blocks: p.grad += J_Aᵀ w      augmented_gradient.py
+                          step of the base, then prox                  optimizer_protocol.py, prox/
+    update_multipliers()  residual r of the epoch                      block_vector.py
+                          y += σ∇φ(r), β ← ωβ; a record for the log    dual.py
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_powalm.dual import DualState
+from torch_powalm.functional import norm
+from torch_powalm.prox import Proximable
+from torch_powalm.result import DualRecord, TrainingResiduals
+from torch_powalm.training import state_dict as powalm_state
+from torch_powalm.training.augmented_gradient import AugmentedGradient
+from torch_powalm.training.base_step import initializes_state, search, searches
+from torch_powalm.training.batch_window import Tallies, read_batch
+from torch_powalm.training.block import BatchValue
+from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.reductions import Ranks
+from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.optimizer_protocol import OptimizerProtocol, is_observed, step_base
+from torch_powalm.training.prox_terms import ProxTerms
+from torch_powalm.training.registry import ConstraintRegistry
+
+
+class PowerALMOptimizer(OptimizerProtocol):
+    """Wraps a torch optimizer so that training solves min loss(x) s.t. A(x) = 0, B(x) ≤ 0.
+
+    Args:
+        base: the optimizer that takes the steps.
+        constraints: the blocks A and B.
+        nu: exponent of the penalty, in (0, 1]; 1 is the classical method, smaller is sharper.
+        beta_1: first penalty β, > 0.
+        omega: growth of β at every multiplier update, ≥ 1.
+        sigma: dual step, "penalty" (σ = β) or "paper" (starts at sigma_1 and keeps y bounded).
+        sigma_1: first dual step of the rule "paper", ≥ 0.
+        beta_max: largest β.
+        y_max: largest absolute multiplier.
+        sufficient_decrease: in (0, 1): β grows only if the residual has not fallen by this factor.
+        coupling: "all" (one norm over all blocks, as in the paper) or "block" (one norm each).
+        prox: convex terms by parameter; their prox is applied after each step, with the group's lr.
+        owns: names of the blocks that belong to this optimizer; None for all.
+        on_nonfinite: what to do with a value or gradient that is not finite: "raise", or "skip"
+            the step or update and count it in `epoch.skipped`.
+        process_group: the processes that average their gradients; None for the default group.
+
+    Attributes:
+        dual: y, β and k.
+        epoch: steps and gradient norm since the last multiplier update, and all skipped steps.
+
+    Example:
+        optimizer = PowerALMOptimizer(torch.optim.Adam(model.parameters()), constraints, nu=0.8)
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        constraints: ConstraintRegistry,
+        *,
+        nu: float = 0.8,
+        beta_1: float = 0.1,
+        omega: float = 1.0,
+        sigma: str = "penalty",
+        sigma_1: float = 10.0,
+        beta_max: float = math.inf,
+        y_max: float = math.inf,
+        sufficient_decrease: float | None = None,
+        coupling: str = "all",
+        prox: Mapping[Tensor, Proximable] | None = None,
+        owns: Sequence[str] | None = None,
+        on_nonfinite: str = "raise",
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(base)
+        self.dual = DualState(
+            nu=nu,
+            beta_1=beta_1,
+            omega=omega,
+            sigma=sigma,
+            sigma_1=sigma_1,
+            beta_max=beta_max,
+            y_max=y_max,
+            sufficient_decrease=sufficient_decrease,
+        )
+        # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
+        self.epoch, self.ranks = EpochStatistics(), Ranks(process_group)
+        self.constraints, self.blocks = constraints, BlockVector(base, constraints, owns, coupling)
+        self.gradient = AugmentedGradient(self.blocks, self.dual, self.ranks, on_nonfinite)
+        self.prox = ProxTerms(prox or {}, base)
+
+    def augment(
+        self,
+        loss: Tensor,
+        /,
+        *,
+        strict: Mapping[str, BatchValue] | None = None,
+        samples: float = 1.0,
+        window: Sequence[Mapping[str, BatchValue]] | None = None,
+        **values: BatchValue,
+    ) -> Tensor:
+        """Return the loss with the gradient of the batch blocks added; its value is unchanged.
+
+        Args:
+            loss: the scalar loss of this batch.
+            strict: true values of blocks whose `values` are differentiable proxies: multipliers
+                and reports use them, gradients do not.
+            samples: weight of this batch in the epoch's averages.
+            window: the values of all micro-batches of this step, which makes gradient accumulation
+                exact; divide the result by their number, like a plain loss.
+            **values: for every batch block a tensor, (tensor, count) or additive statistics.
+        """
+        batch = read_batch(self.blocks.ready().batch, values, strict, samples, window)
+        return self.gradient.augmented(loss, batch)
+
+    @torch.no_grad()
+    def backward_constraints(self) -> None:
+        """Add the gradient of the parameter-only blocks to .grad now, to clip the total gradient.
+
+        Call it after backward and `scaler.unscale_`; the next step() does not add it again.
+        """
+        blocks, window = self.blocks.ready(), self.gradient.window
+        window.notice_cleared(blocks.params, blocks.sharded)
+        self.gradient.inject(window.sums(blocks.batch)[0])
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Add the gradient of the parameter-only blocks, step the base, apply the prox terms.
+
+        A closure must call backward on the (augmented) loss and return it. A base that may call it
+        several times (LBFGS) sees the value of L_β; step returns the closure's own first value.
+        """
+        if is_observed(self) and not self._in_hooks:
+            return self._step_in_hooks(closure, **kwargs)
+        if self._managed is None:
+            self._look_for_callback()
+        loss = None
+        if closure is not None:
+            if searches(self.base):
+                found = search(self.base, self.gradient, self.epoch, closure, **kwargs)
+                return self._skip() if found is None else self._finish(*found)
+            with torch.enable_grad():
+                loss = closure()
+            if loss is None and all(p.grad is None for p in self.params):
+                return None  # Lightning's training_step skipped this batch
+        elif not self.base.state and initializes_state(self.base):
+            return self.base.step(**kwargs)
+        blocks = self.blocks.ready()
+        proxy, reported = self.gradient.window.sums(blocks.batch)
+        sums = blocks.epoch_sums_with(reported)
+        if not self.gradient.inject(proxy) or not self.epoch.follow(self.gradient.measure()):
+            return self._skip()
+        result = step_base(self.base, **kwargs)
+        return self._finish(result if closure is None else loss, sums)
+
+    # Keeps torch from wrapping every step in a profiler range; `_step_in_hooks` does so if needed.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _finish(self, result: Any, sums: Tallies) -> Any:
+        """Apply the prox terms, do the bookkeeping of a step, and return its result."""
+        if self.prox:
+            self.prox.apply()
+        self.constraints.record_step(sums)
+        self.epoch.count_step()
+        self.gradient.window.clear()
+        return result
+
+    def _skip(self) -> None:
+        self.epoch.count_skipped()
+        self.gradient.window.clear()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, and forget the batches they came from."""
+        super().zero_grad(set_to_none)
+        self.gradient.window.forget_done()
+
+    @torch.no_grad()
+    def update_multipliers(self, **exact: Tensor) -> DualRecord:
+        """Update y and β from the current residual, and start a new epoch.
+
+        Batch blocks use the averages of the epoch, or the exact values passed here by name.
+        """
+        blocks, dual = self.blocks.ready(), self.dual
+        r = blocks.epoch_residual(exact)
+        violations = blocks.violations(r)
+        if self.gradient.is_finite(r):
+            if not dual.started:
+                dual.start(r, blocks.inequality, blocks.groups())
+            record = dataclasses.replace(dual.update(r), violations=violations)
+        else:
+            record = DualRecord(dual.k, math.nan, dual.beta, 0.0, norm(dual.y), violations)
+            self.epoch.count_skipped()
+        latest = blocks.split(r)
+        self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
+        self.epoch.restart()
+        return record
+
+    def should_update(
+        self,
+        *,
+        steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int = 1,
+        lam: float | None = None,
+    ) -> bool:
+        """Whether a multiplier update is due under exactly one of three rules.
+
+        Args:
+            steps: number of steps between updates.
+            epochs: number of epochs between updates, of `steps_per_epoch` steps each.
+            steps_per_epoch: for `epochs`, usually len(loader).
+            lam: due when the running norm of the augmented gradient is at most lam/β (Algorithm 1).
+        """
+        return self.epoch.is_due(steps, epochs, steps_per_epoch, lam, self.dual.beta)
+
+    @torch.no_grad()
+    def residuals(self) -> TrainingResiduals:
+        """Return the norms of the augmented gradient and the constraints; call after backward."""
+        return self.gradient.residuals(self.prox)
+
+    def check_ranks(self) -> None:
+        """Raise if a parameter-only block differs between ranks; all ranks must call it.
+
+        Each rank adds the gradient of these blocks on its own. The first step runs this check.
+        """
+        self.gradient.check_ranks()
+
+    def powalm_state_dict(self) -> dict[str, Any]:
+        """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
+        return powalm_state.save(self.constraints, self.blocks.ready(), self.dual, self.epoch)
+
+    def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        parts = self.constraints, self.blocks.ready(), self.dual, self.epoch
+        return powalm_state.prepare_load(state, *parts, self.gradient.window)
+
+    def __repr__(self) -> str:
+        owned, dual = ", ".join(self.blocks.names), f"nu={self.dual.nu}, beta={self.dual.beta:g}"
+        owned += f" and {len(self.params)} parameters"
+        return f"PowerALMOptimizer({dual}, owns {owned})\n{self.base!r}"
