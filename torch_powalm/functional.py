@@ -20,7 +20,7 @@ def norm(*tensors: Tensor) -> float:
 
     Correct where the squares of the entries would overflow or underflow.
     """
-    vectors = [_real(t) if t.is_sparse or t.is_complex() else t.reshape(-1) for t in tensors]
+    vectors = [_flat(t) for t in tensors]
     if len(vectors) > 1 and not all(v.is_cpu for v in vectors):
         # On an accelerator every item() waits for the device: read one number for all tensors.
         norms = [torch.linalg.vector_norm(v, dtype=torch.float32) for v in vectors]
@@ -159,13 +159,13 @@ def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> fl
     return sigma_1 * start_norm * decay / step_norm
 
 
-def _real(t: Tensor) -> Tensor:
-    """The entries of a sparse or complex tensor as a dense real vector."""
+def _flat(t: Tensor) -> Tensor:
+    """The entries of any tensor, sparse or complex ones too, as a dense real vector."""
     if t.is_sparse:
         t = t.coalesce().values()
     if t.is_complex():
         t = torch.view_as_real(t.resolve_conj())
-    return t.reshape(-1)
+    return t if t.dim() == 1 else t.reshape(-1)
 
 
 def _scaled_norm(v: Tensor) -> float:

@@ -72,7 +72,11 @@ class UnsuitedError(Exception):
 
 
 class _Over(BaseException):  # not an Exception: some methods catch all of these
-    """Ends a run: the time is up, or the point passes."""
+    """Ends a run: the point passes, or the time is up."""
+
+
+class _TimeUp(_Over):
+    """Ends a run whose time is up."""
 
 
 class RunClock:
@@ -117,7 +121,7 @@ class RunClock:
         start = time.process_time()
         self.best = Answer(x.detach().clone(), y)
         if self.cpu > self.budget:
-            raise _Over
+            raise _TimeUp
         if self._paused <= 5.0 + 0.3 * self.cpu:
             with torch.no_grad():
                 inside = self.judge.g.prox(self.best.x, 1.0)
@@ -154,9 +158,10 @@ def run(solve: Solve, task: Task, budget: float, *, autograd: bool, **settings: 
         with _interrupt(GRACE * budget + 2):
             answer = solve(problem, task.x_1.clone(), task.eps, clock, **settings)
         clock.stop()
-    except _Over:
+    except _Over as over:
         clock.stop()
         answer = clock.best
+        status = "time-out" if isinstance(over, _TimeUp) else status
     except UnsuitedError as reason:
         return Outcome(f"cannot: {reason}", None, 0, 0, 0.0, 0.0)
     except Exception as error:
@@ -192,7 +197,7 @@ def _interrupt(seconds: float) -> Iterator[None]:
 
     def look(number: int, frame: FrameType | None) -> None:
         if time.process_time() > end:
-            raise _Over
+            raise _TimeUp
 
     before = signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)

@@ -4,7 +4,7 @@ import ast
 from collections import Counter
 
 import pytest
-from tiny_runs import ROOT
+from tests.experiments.tiny_runs import ROOT
 
 import torch_powalm
 
