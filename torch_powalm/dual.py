@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_powalm.functional import (
     augmented_lagrangian,
+    decaying_step,
     dual_step,
     eliminate_slack,
     norm,
@@ -20,6 +21,7 @@ from torch_powalm.functional import (
 )
 from torch_powalm.result import DualRecord
 
+SIGMAS = ("penalty", "paper", "sqrt", "pi")  # rules of the dual step
 _BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite
 
 
@@ -30,13 +32,16 @@ class DualState:
         y ← y + σ∇φ(r),   β ← ωβ,   k ← k + 1
 
     r is a flat vector (A(x), B(x)); slacks of inequalities are eliminated exactly, and y ≥ 0 there.
+    With a scale s the penalty is βφ(s r): s fixes the units in which the entries are compared. y and
+    w are in the user's units, so that y is the price of one unit of r.
 
     Args:
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
         beta_1: first penalty, > 0.
         omega: growth of the penalty, ≥ 1.
-        sigma: dual step rule: "penalty" (σ = β) or "paper" (Algorithm 1, from sigma_1).
-        sigma_1: first dual step of the rule "paper", ≥ 0.
+        sigma: dual step rule: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or
+            "pi" (σ = σ_1 on r itself: β is the proportional and σ_1 the integral gain).
+        sigma_1: first dual step of the last three rules, ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
         y_max: largest absolute entry of y, > 0.
         sufficient_decrease: in (0, 1): β grows only if ‖r‖ has not fallen by this factor since
@@ -55,38 +60,17 @@ class DualState:
         y_max: float,
         sufficient_decrease: float | None,
     ) -> None:
-        check_numbers(nu=nu, beta_1=beta_1, omega=omega, beta_max=beta_max, y_max=y_max)
-        check_numbers(sigma_1=sigma_1)
-        if sufficient_decrease is not None:
-            check_numbers(sufficient_decrease=sufficient_decrease)
-        if not 0 < nu <= 1:
-            raise ValueError(f"nu must be in (0, 1], got {nu!r}")
-        if not beta_max > 0:
-            raise ValueError(f"beta_max must be positive, got {beta_max!r}")
-        if not 0 < beta_1 < math.inf:
-            raise ValueError(f"beta_1 must be positive and finite, got {beta_1!r}")
-        if not 1 <= omega < math.inf:
-            raise ValueError(f"omega must be at least 1 and finite, got {omega!r}")
-        if sigma not in ("penalty", "paper"):
-            raise ValueError(f"sigma must be 'penalty' or 'paper', got {sigma!r}")
-        if not 0 <= sigma_1 < math.inf:
-            raise ValueError(f"sigma_1 must be nonnegative and finite, got {sigma_1!r}")
-        if not beta_max >= beta_1:
-            raise ValueError(f"beta_max must be at least beta_1 = {beta_1!r}, got {beta_max!r}")
-        if not y_max > 0:
-            raise ValueError(f"y_max must be positive, got {y_max!r}")
-        if sufficient_decrease is not None and not 0 < sufficient_decrease < 1:
-            raise ValueError(
-                f"sufficient_decrease must be None or in (0, 1), got {sufficient_decrease!r}"
-            )
+        _check_settings(nu, beta_1, omega, sigma, sigma_1, beta_max, y_max, sufficient_decrease)
         self.nu, self.beta_1, self.omega = float(nu), float(beta_1), float(omega)
         self.sigma, self.sigma_1 = sigma, float(sigma_1)
         self.beta_max, self.y_max = float(beta_max), float(y_max)
         self.sufficient_decrease = sufficient_decrease
 
         self.started, self.beta, self.k = False, self.beta_1, 1
+        self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = torch.empty(0)  # one entry per constraint once started
-        self.start_norm = 0.0  # ‖∇φ(r_1)‖
+        self._y = self.y  # y / scale
+        self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None if none is
         self.groups: list[slice] = []  # the parts of r that have their own norm
@@ -94,7 +78,11 @@ class DualState:
         self._w_min: Tensor | None = None  # smallest weight: 0, and −inf for equalities
 
     def start(
-        self, r: Tensor, inequality: Tensor | None = None, groups: Sequence[slice] | None = None
+        self,
+        r: Tensor,
+        inequality: Tensor | None = None,
+        groups: Sequence[slice] | None = None,
+        scale: Tensor | None = None,
     ) -> None:
         """Set y = 0, β = β_1, k = 1 and remember ‖∇φ(r_1)‖.
 
@@ -102,7 +90,10 @@ class DualState:
             r: (A(x_1), B(x_1)), flat.
             inequality: boolean mask of the entries that are inequalities; None if none is.
             groups: slices that cover r, each with its own norm; None for one norm over all.
+            scale: factor of every entry of r, ≥ 0; None for 1.
         """
+        self.scale = scale
+        r = self._scaled(r)
         self.inequality, self._lower, self._w_min = inequality, None, None
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
         if inequality is not None:
@@ -118,75 +109,94 @@ class DualState:
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         parts = []
-        for y, r_g, lower in self._split(r):
+        for y, r_g, lower in self._split(self._scaled(r)):
             r_norm = norm(r_g)
             if not math.isfinite(r_norm):
                 return None
             c = slack_stiffness(r_g, r_norm, lower, self.beta, self.nu)
             parts.append(scaled_add(y, r_g, c))
         w = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return w if self._w_min is None else torch.maximum(w, self._w_min)
+        return self._unscaled(w if self._w_min is None else torch.maximum(w, self._w_min))
 
     def value_and_weight(self, r: Tensor) -> tuple[float, Tensor] | None:
         """Return `value` and `weight`, sharing one norm; None if not finite."""
         if len(self.groups) > 1 or self._lower is not None:
             w = self.weight(r)
             return None if w is None else (self.value(r), w)
+        r = self._scaled(r)
         r_norm = norm(r)
-        value = augmented_lagrangian(0.0, r, self.y, self.beta, self.nu, r_norm)
+        value = augmented_lagrangian(0.0, r, self._y, self.beta, self.nu, r_norm)
         if not math.isfinite(value):
             return None
-        return value, scaled_add(self.y, r, stiffness(r_norm, self.beta, self.nu))
+        w = scaled_add(self._y, r, stiffness(r_norm, self.beta, self.nu))
+        return value, self._unscaled(w)
 
     def value(self, r: Tensor) -> float:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         return sum(
-            augmented_lagrangian(0.0, r_g, self.y[g], self.beta, self.nu)
-            for g, r_g in zip(self.groups, self._pieces(r), strict=True)
+            augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
+            for g, r_g in zip(self.groups, self._pieces(self._scaled(r)), strict=True)
         )
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        return math.hypot(*(norm(r_i) for r_i in self._pieces(r)))
+        return math.hypot(*(norm(r_i) for r_i in self._pieces(self._scaled(r))))
 
-    def update(self, r: Tensor, *, hold: float | None = None) -> DualRecord:
+    def update(
+        self, r: Tensor, *, hold: float | None = None, growth: float | None = None
+    ) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
         Args:
             r: (A(x), B(x)), finite.
             hold: keep y and multiply β by this factor, > 0, because the subproblem had no minimizer
                 (a large factor) or must be solved further (at most 1).
+            growth: factor of β in place of omega, > 0.
         """
         if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
-            self.beta = min(hold * self.beta, self.beta_max, _BETA_LIMIT)
-            self.k += 1
+            self._advance(hold)
             return record
-        pieces = self._pieces(r)
+        scaled = self._scaled(r)
+        pieces = self._pieces(scaled)
         norms = [norm(r_i) for r_i in pieces]
         r_norm = math.hypot(*norms)
         step_norm = math.hypot(*(n_i**self.nu for n_i in norms))
-        if self.sigma == "penalty":
-            sigma = self.beta
-        else:
-            sigma = dual_step(self.sigma_1, self.start_norm, step_norm, self.k)
-
+        self.start_norm = self.start_norm or step_norm
+        sigma = self._dual_step(step_norm)
+        if self.sigma == "pi":
+            pieces = [scaled[g] for g in self.groups]
+            norms = [norm(r_i) for r_i in pieces]
         parts = [
-            scaled_add(self.y[g], r_i, sigma * stiffness(n_i, 1.0, self.nu))
+            scaled_add(self._y[g], r_i, sigma * stiffness(n_i, 1.0, self.nu))
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
-        y = torch.cat(parts).clamp(-self.y_max, self.y_max)
+        y = torch.cat(parts)
+        if self.y_max < math.inf:
+            limit = self.y_max if self.scale is None else self.y_max / self.scale
+            y = torch.clamp(y, -limit, limit)
         if self._w_min is not None:
             y = torch.maximum(y, self._w_min)
-        A_norm = norm(violation(r, self.inequality))
-        record = DualRecord(self.k, A_norm, self.beta, sigma, norm(y))
+        A_norm, beta, k = norm(violation(r, self.inequality)), self.beta, self.k
 
-        self._move(y)
-        if self.sufficient_decrease is None or r_norm > self.sufficient_decrease * self.last_norm:
-            self.beta = min(self.omega * self.beta, self.beta_max, _BETA_LIMIT)
+        self._move(self._unscaled(y))
+        enough = self.sufficient_decrease
+        grows = enough is None or r_norm > enough * self.last_norm
+        self._advance((self.omega if growth is None else growth) if grows else 1.0)
         self.last_norm = r_norm
+        return DualRecord(k, A_norm, beta, sigma, norm(self.y))
+
+    def _dual_step(self, step_norm: float) -> float:
+        """Return σ by the rule."""
+        if self.sigma == "penalty":
+            return self.beta
+        if self.sigma == "paper":
+            return dual_step(self.sigma_1, self.start_norm, step_norm, self.k)
+        return decaying_step(self.sigma_1, self.k) if self.sigma == "sqrt" else self.sigma_1
+
+    def _advance(self, growth: float) -> None:
+        self.beta = min(growth * self.beta, self.beta_max, _BETA_LIMIT)
         self.k += 1
-        return record
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running values; the settings belong to the constructor."""
@@ -211,7 +221,7 @@ class DualState:
         other = copy.copy(self)
         other.started, other.y, other.beta, other.k = False, torch.empty(0), other.beta_1, 1
         if state["y"] is not None:
-            other.start(state["y"], inequality, groups)
+            other.start(state["y"], inequality, groups, state.get("scale"))
             other.load_state_dict(state)
         return other
 
@@ -220,20 +230,29 @@ class DualState:
         self.__dict__.update(other.__dict__)
 
     def _move(self, y: Tensor) -> None:
-        """Set y, and the lower bound of u that follows from it."""
-        self.y = y
+        """Set y, y / scale, and the lower bound of u that follows from it."""
+        self.y = self._y = y
+        if self.scale is not None:
+            self._y = torch.where(self.scale > 0, y / self.scale, 0.0)
         if self.inequality is not None:
-            self._lower = torch.where(self.inequality, -y, -math.inf)
+            self._lower = torch.where(self.inequality, -self._y, -math.inf)
+
+    def _scaled(self, r: Tensor) -> Tensor:
+        return r if self.scale is None else r * self.scale
+
+    def _unscaled(self, w: Tensor) -> Tensor:
+        """Return weights of r from weights of the scaled r."""
+        return w if self.scale is None else w * self.scale
 
     def _split(self, r: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Return the parts of y, r and `_lower` that have their own norm."""
         if len(self.groups) <= 1:
-            return [(self.y, r, self._lower)]
+            return [(self._y, r, self._lower)]
         lower = self._lower
-        return [(self.y[g], r[g], None if lower is None else lower[g]) for g in self.groups]
+        return [(self._y[g], r[g], None if lower is None else lower[g]) for g in self.groups]
 
     def _pieces(self, r: Tensor) -> list[Tensor]:
-        """Return the residual (A, u) of every group."""
+        """Return the residual (A, u) of every group of a scaled r."""
         pieces = []
         for _, r_g, lower in self._split(r):
             if lower is not None:
@@ -248,3 +267,34 @@ def check_numbers(**values: float) -> None:
     for name, value in values.items():
         if not hasattr(value, "__float__"):
             raise TypeError(f"{name} must be a number, got {value!r}")
+
+
+def _check_settings(
+    nu: float,
+    beta_1: float,
+    omega: float,
+    sigma: str,
+    sigma_1: float,
+    beta_max: float,
+    y_max: float,
+    sufficient_decrease: float | None,
+) -> None:
+    check_numbers(nu=nu, beta_1=beta_1, omega=omega, beta_max=beta_max, y_max=y_max)
+    check_numbers(sigma_1=sigma_1)
+    if sufficient_decrease is not None:
+        check_numbers(sufficient_decrease=sufficient_decrease)
+    enough = sufficient_decrease
+    rules = [
+        (0 < nu <= 1, "nu must be in (0, 1]", nu),
+        (beta_max > 0, "beta_max must be positive", beta_max),
+        (0 < beta_1 < math.inf, "beta_1 must be positive and finite", beta_1),
+        (1 <= omega < math.inf, "omega must be at least 1 and finite", omega),
+        (sigma in SIGMAS, "sigma must be 'penalty', 'paper', 'sqrt' or 'pi'", sigma),
+        (0 <= sigma_1 < math.inf, "sigma_1 must be nonnegative and finite", sigma_1),
+        (beta_max >= beta_1, f"beta_max must be at least beta_1 = {beta_1!r}", beta_max),
+        (y_max > 0, "y_max must be positive", y_max),
+        (enough is None or 0 < enough < 1, "sufficient_decrease must be None or in (0, 1)", enough),
+    ]
+    for holds, rule, value in rules:
+        if not holds:
+            raise ValueError(f"{rule}, got {value!r}")

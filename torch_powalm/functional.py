@@ -159,6 +159,11 @@ def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> fl
     return sigma_1 * start_norm * decay / step_norm
 
 
+def decaying_step(sigma_1: float, k: int) -> float:
+    """Step size σ_1/√(k+1) of the k-th multiplier update, which the paper's experiments used."""
+    return sigma_1 / math.sqrt(k + 1)
+
+
 def _flat(t: Tensor) -> Tensor:
     """The entries of any tensor, sparse or complex ones too, as a dense real vector."""
     if t.is_sparse:

@@ -109,7 +109,7 @@ def test_what_the_functions_return_is_checked(parts: dict[str, Any], message: st
         ({"beta_max": -1.0}, r"beta_max must be positive, got -1\.0"),
         ({"sufficient_decrease": 0.0}, r"sufficient_decrease must be None or in .*, got 0\.0"),
         ({"callback": 3}, "callback must be callable, got 3"),
-        ({"sigma": "fast"}, "sigma must be 'penalty' or 'paper', got 'fast'"),
+        ({"sigma": "fast"}, "sigma must be 'penalty', 'paper', 'sqrt' or 'pi', got 'fast'"),
         ({"solver": solvers.PANOC}, "solver must be a solver or a function of beta, got <class"),
         ({"solver": "PANOC"}, "solver must be a solver or a function of beta, got 'PANOC'"),
         ({"x_1": vector(0, 0, torch.inf, 0)}, "x_1 must be finite, got inf"),

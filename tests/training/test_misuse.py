@@ -54,7 +54,7 @@ def assert_same(before, after):
         (dict(omega=0.5), "omega must be at least 1 and finite, got 0.5"),
         (dict(beta_1=0), "beta_1 must be positive and finite, got 0"),
         (dict(sigma_1=-1), "sigma_1 must be nonnegative and finite, got -1"),
-        (dict(sigma=-1), "sigma must be 'penalty' or 'paper', got -1"),
+        (dict(sigma=-1), "sigma must be 'penalty', 'paper', 'sqrt' or 'pi', got -1"),
         (dict(coupling="none"), "coupling must be 'all' or 'block', got 'none'"),
         (dict(on_nonfinite="warn"), "on_nonfinite must be 'raise' or 'skip', got 'warn'"),
         (

@@ -16,6 +16,7 @@ from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.prox import Proximable
 from torch_powalm.result import TrainingResiduals
+from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import (
     BatchValues,
     BatchWindow,
@@ -27,6 +28,7 @@ from torch_powalm.training.batch_window import (
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
+from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.vector_jacobian import (
     add_to_grad,
     check_reach,
@@ -47,11 +49,18 @@ class AugmentedGradient:
     """
 
     def __init__(
-        self, blocks: BlockVector, dual: DualState, ranks: Ranks, on_nonfinite: str
+        self,
+        blocks: BlockVector,
+        dual: DualState,
+        units: AutomaticUnits,
+        estimate: RunningEstimate,
+        ranks: Ranks,
+        on_nonfinite: str,
     ) -> None:
         if on_nonfinite not in ("raise", "skip"):
             raise ValueError(f"on_nonfinite must be 'raise' or 'skip', got {on_nonfinite!r}")
         self.blocks, self.dual, self.ranks = blocks, dual, ranks
+        self.units, self.estimate = units, estimate
         self.on_nonfinite = on_nonfinite
         self.window = BatchWindow()
 
@@ -65,15 +74,18 @@ class AugmentedGradient:
         if self.ranks.size > 1:
             seen, reported, whole = self.ranks.sums(proxy, reported, whole, device=blocks.device)
             parts *= self.ranks.size  # undone by the mean of the gradients over ranks
+        if self.estimate.on:
+            whole = self.estimate.blend({name: t.divided(parts) for name, t in whole.items()})
+            parts = 1
         A_batch = blocks.batch_values(proxy if whole is proxy else with_graph_of(proxy, whole))
         static = None
         if blocks.static:
             with torch.no_grad():
                 static = blocks.evaluate()
         r = blocks.join(static, A_batch)
-        if not self.dual.started and self.is_finite(r):
-            self.dual.start(r, self.blocks.inequality, self.blocks.groups())
-        w = self.dual.weight(r)
+        if self.units.measuring:
+            self.units.measure_blocks(blocks, blocks.split_batch(A_batch), self.ranks)
+        w = self._weight(r)
         finite = w is not None or self.is_finite(r)
         if reported is not seen:
             finite &= self.is_finite(blocks.join(static, blocks.batch_values(reported)))
@@ -99,23 +111,48 @@ class AugmentedGradient:
             self.check_ranks()
             blocks.mark_verified()
         A_static, r = self.residual(batch)
-        if not self.dual.started and self.is_finite(r):
-            self.dual.start(r, self.blocks.inequality, self.blocks.groups())
-        w = self.dual.weight(r)
+        if self.units.measuring:
+            return self._measure(r)
+        w = self._weight(r)
         if w is None or A_static is None:
             return self.is_finite(r)
         grads = vjp(A_static, params, w[: blocks.static_size] if blocks.batch else w)
         self.window.mark_injected(add_to_grad(params, grads, blocks.sharded))
         return True
 
+    def _weight(self, r: Tensor) -> Tensor | None:
+        """Return w(r); 0 while units are measured, None if r is not finite."""
+        if not self.dual.started:
+            if self.units.measuring or not self.is_finite(r):
+                return torch.zeros_like(r) if self.is_finite(r) else None
+            self.start(r)
+        return self.dual.weight(r)
+
+    def start(self, r: Tensor) -> None:
+        """Start the multipliers in the measured or given units."""
+        self.units.start(self.dual, self.blocks, r)
+
+    def _measure(self, r: Tensor) -> bool:
+        """Measure the parameter-only blocks instead of adding their gradient."""
+        with torch.enable_grad():
+            self.units.measure_blocks(self.blocks, self.blocks.static_values(), None)
+        return self.is_finite(r)
+
     def residual(self, batch: Tallies) -> tuple[Tensor | None, Tensor]:
         """Return A of the parameter-only blocks with a graph, and the full r of this step."""
         blocks, A_static = self.blocks, None
+        if self.estimate.on:
+            batch = self.estimate.blend(self.per_call(batch))
         A_batch = blocks.batch_values(batch) if blocks.batch else None
         if blocks.static:
             with torch.enable_grad():
                 A_static = blocks.evaluate()
         return A_static, blocks.join(A_static, A_batch)
+
+    def per_call(self, sums: Tallies) -> Tallies:
+        """Return the sums of a step divided by its micro-batches and ranks."""
+        parts = max(1, self.window.parts) * self.ranks.size
+        return {name: t.divided(parts) for name, t in sums.items()}
 
     def measure(self) -> float:
         """Return the norm of .grad; nan if it is not finite and on_nonfinite is "skip"."""
@@ -123,6 +160,8 @@ class AugmentedGradient:
         grads = [p.grad for p in params if p.grad is not None]
         now = sharded_norm(*grads) if self.blocks.sharded else norm(*grads)
         if math.isfinite(now):
+            if self.units.measuring:
+                self.units.measure_pull(now, params)
             return now
         if self.on_nonfinite == "raise":
             source = source_of_nonfinite(self.blocks, params)
@@ -132,9 +171,7 @@ class AugmentedGradient:
     def residuals(self, terms: dict[Tensor, Proximable]) -> TrainingResiduals:
         """Return the norms of the gradient and the constraints, given convex terms by parameter."""
         A_static, r = self.residual(self.window.sums(self.blocks.ready().batch)[0])
-        if not self.dual.started and self.is_finite(r):
-            self.dual.start(r, self.blocks.inequality, self.blocks.groups())
-        w = self.dual.weight(r)
+        w = self._weight(r)
         if w is None:
             self.is_finite(r)
             return TrainingResiduals(math.nan, math.nan)

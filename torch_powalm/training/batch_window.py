@@ -174,6 +174,11 @@ class BatchWindow:
             return proxy, proxy
         return proxy, total([call.reported for call in done])
 
+    @property
+    def parts(self) -> int:
+        """Number of calls whose gradients are in .grad."""
+        return sum(call.done for call in self._calls)
+
 
 def carries_gradient(loss: Tensor, proxy: Tallies) -> bool:
     """Whether the augmented loss will be trained on; in validation it is not."""

@@ -73,6 +73,10 @@ class Tally(NamedTuple):
             )
         return Tally(self.total + other.total, self.weight + other.weight)
 
+    def divided(self, parts: int) -> "Tally":
+        """Return the average of equal parts."""
+        return self if parts == 1 else Tally(self.total / parts, self.weight / parts)
+
     def snapshot(self) -> "Tally":
         """Return a detached copy."""
         weight = self.weight if isinstance(self.weight, float) else self.weight.clone()

@@ -132,6 +132,12 @@ class BlockVector:
         values = [tallies[block.name].value(block) for block in self.batch]
         return (values[0] if len(values) == 1 else torch.cat(values)).to(self.device)
 
+    def split_batch(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the pieces of a vector of the batch blocks by name."""
+        sizes = [self.sizes[block.name] for block in self.batch]
+        names = [block.name for block in self.batch]
+        return dict(zip(names, torch.split(vector, sizes), strict=True))
+
     def join(self, static: Tensor | None, batch: Tensor | None) -> Tensor:
         """Return the whole vector from its two parts; a part is None if it has no blocks."""
         if batch is None and static is not None:

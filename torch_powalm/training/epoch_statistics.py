@@ -14,11 +14,13 @@ class EpochStatistics:
         steps: steps since the last update.
         gradient_norm: running norm of the augmented gradient since the last update.
         skipped: steps and updates skipped since the start because a value was not finite.
+        total_steps: steps since the start.
     """
 
     steps: int = 0
     gradient_norm: float = math.inf
     skipped: int = 0
+    total_steps: int = 0
 
     def follow(self, gradient_norm: float) -> bool:
         """Update the running gradient norm; return False without a change if the new one is nan."""
@@ -31,6 +33,7 @@ class EpochStatistics:
     def count_step(self) -> None:
         """Count a step."""
         self.steps += 1
+        self.total_steps += 1
 
     def count_skipped(self) -> None:
         """Count a skipped step or update."""
@@ -64,6 +67,7 @@ class EpochStatistics:
         """Start a new epoch after a multiplier update."""
         self.steps, self.gradient_norm = 0, math.inf
 
-    def restore(self, steps: int, gradient_norm: float, skipped: int) -> None:
+    def restore(self, steps: int, gradient_norm: float, skipped: int, total_steps: int) -> None:
         """Continue from saved values."""
         self.steps, self.gradient_norm, self.skipped = steps, gradient_norm, skipped
+        self.total_steps = total_steps

@@ -20,11 +20,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import norm
+from torch_powalm.functional import norm, violation
 from torch_powalm.prox import Proximable
 from torch_powalm.result import DualRecord, TrainingResiduals
 from torch_powalm.training import state_dict as powalm_state
 from torch_powalm.training.augmented_gradient import AugmentedGradient
+from torch_powalm.training.automatic_units import STEPS, AutomaticUnits
 from torch_powalm.training.base_step import initializes_state, search, searches
 from torch_powalm.training.batch_window import Tallies, read_batch
 from torch_powalm.training.block import BatchValue
@@ -34,6 +35,8 @@ from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol, is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
 from torch_powalm.training.registry import ConstraintRegistry
+from torch_powalm.training.running_estimate import RunningEstimate
+from torch_powalm.training.update_schedule import UpdateSchedule
 
 
 class PowerALMOptimizer(OptimizerProtocol):
@@ -71,14 +74,16 @@ class PowerALMOptimizer(OptimizerProtocol):
         constraints: ConstraintRegistry,
         *,
         nu: float = 0.8,
-        beta_1: float = 0.1,
+        beta_1: float | None = None,
         omega: float = 1.0,
         sigma: str = "penalty",
-        sigma_1: float = 10.0,
+        sigma_1: float | None = None,
         beta_max: float = math.inf,
         y_max: float = math.inf,
         sufficient_decrease: float | None = None,
         coupling: str = "all",
+        updates: str | int | None = None,
+        total_steps: int | None = None,
         prox: Mapping[Tensor, Proximable] | None = None,
         owns: Sequence[str] | None = None,
         on_nonfinite: str = "raise",
@@ -87,18 +92,28 @@ class PowerALMOptimizer(OptimizerProtocol):
         super().__init__(base)
         self.dual = DualState(
             nu=nu,
-            beta_1=beta_1,
+            beta_1=1.0 if beta_1 is None else beta_1,
             omega=omega,
             sigma=sigma,
-            sigma_1=sigma_1,
+            sigma_1=10.0 if sigma_1 is None else sigma_1,
             beta_max=beta_max,
             y_max=y_max,
             sufficient_decrease=sufficient_decrease,
         )
+        automatic = beta_1 is None
+        self.dual.sigma_1_auto = sigma_1 is None
+        if updates is None:
+            updates = "auto" if automatic else "epoch"
+        self.schedule = UpdateSchedule(updates, total_steps)
+        steps = STEPS if total_steps is None else max(1, min(STEPS, total_steps // 10))
+        self.units = AutomaticUnits(steps if automatic else 0)
+        self.estimate = RunningEstimate(automatic)
         # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
         self.epoch, self.ranks = EpochStatistics(), Ranks(process_group)
         self.constraints, self.blocks = constraints, BlockVector(base, constraints, owns, coupling)
-        self.gradient = AugmentedGradient(self.blocks, self.dual, self.ranks, on_nonfinite)
+        self.gradient = AugmentedGradient(
+            self.blocks, self.dual, self.units, self.estimate, self.ranks, on_nonfinite
+        )
         self.prox = ProxTerms(prox or {}, base)
 
     def augment(
@@ -161,6 +176,8 @@ class PowerALMOptimizer(OptimizerProtocol):
         sums = blocks.epoch_sums_with(reported)
         if not self.gradient.inject(proxy) or not self.epoch.follow(self.gradient.measure()):
             return self._skip()
+        if self.estimate.on:
+            self.estimate.follow(blocks.batch, self.gradient.per_call(proxy))
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
 
@@ -174,6 +191,8 @@ class PowerALMOptimizer(OptimizerProtocol):
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.gradient.window.clear()
+        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
+            self.update_multipliers()
         return result
 
     def _skip(self) -> None:
@@ -194,10 +213,17 @@ class PowerALMOptimizer(OptimizerProtocol):
         blocks, dual = self.blocks.ready(), self.dual
         r = blocks.epoch_residual(exact)
         violations = blocks.violations(r)
+        if self.units.measuring or self.schedule.is_too_soon(
+            self.epoch.steps, self.epoch.total_steps
+        ):
+            return DualRecord(
+                dual.k, norm(violation(r, blocks.inequality)), dual.beta, 0.0, norm(dual.y), violations
+            )
         if self.gradient.is_finite(r):
             if not dual.started:
-                dual.start(r, blocks.inequality, blocks.groups())
-            record = dataclasses.replace(dual.update(r), violations=violations)
+                self.gradient.start(r)
+            growth = self.units.growth(dual.beta, self.schedule.progress(self.epoch.total_steps))
+            record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
         else:
             record = DualRecord(dual.k, math.nan, dual.beta, 0.0, norm(dual.y), violations)
             self.epoch.count_skipped()

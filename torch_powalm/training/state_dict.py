@@ -10,7 +10,7 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.registry import ConstraintRegistry
 
-_COUNTERS = ("steps", "skipped", "gradient_norm")  # of the epoch
+_COUNTERS = ("steps", "skipped", "gradient_norm", "total_steps")  # of the epoch
 _KEYS = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", *_COUNTERS}
 
 

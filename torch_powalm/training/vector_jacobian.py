@@ -16,13 +16,18 @@ from torch_powalm.training.block_vector import BlockVector, full_precision
 from torch_powalm.training.distributed.sharded_tensors import add_to_shards, full, sharded_norm
 
 
-def vjp(A: Tensor, params: Sequence[Tensor], w: Tensor) -> list[Tensor | None]:
+def vjp(
+    A: Tensor, params: Sequence[Tensor], w: Tensor, *, retain_graph: bool = False
+) -> list[Tensor | None]:
     """Return J_Aᵀ w for every parameter; None where A does not depend on it."""
     wanted = [p for p in params if p.requires_grad]
     if not A.requires_grad or not wanted:
         return [None] * len(params)
     with full_precision(A.device):
-        grads = iter(torch.autograd.grad(A, wanted, w.to(A.dtype), allow_unused=True))
+        found = torch.autograd.grad(
+            A, wanted, w.to(A.dtype), allow_unused=True, retain_graph=retain_graph
+        )
+    grads = iter(found)
     return [next(grads) if p.requires_grad else None for p in params]
 
 

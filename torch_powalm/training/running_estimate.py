@@ -1,0 +1,91 @@
+"""RunningEstimate: batch blocks averaged over the last batches.
+
+The penalty of a noisy value is biased: an inequality that holds on average is violated in every
+other batch. So the weight of a batch block comes from a running average of its sums, and only its
+gradient from the batch alone. The gain α of the average follows the block's own noise (Trigg and
+Leach 1967): with the error e of the average as a prediction of the next batch,
+
+    E ← (1 − a)E + a e,     M ← (1 − a)M + a‖e‖,     α = max(‖E‖/M, α_min)
+
+Errors of one direction mean that the block moves, and α rises to 1; errors that cancel are noise.
+A group that is absent in a batch adds nothing to the sums, so that its last average stays.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_powalm.training.batch_window import Tallies
+from torch_powalm.training.block import Block, Tally
+
+SMOOTHING = 0.1  # a
+GAIN_MIN = 0.05  # α_min
+
+
+class Track(NamedTuple):
+    """Running average of one block, and what its gain is computed from."""
+
+    tally: Tally
+    error: Tensor  # E
+    spread: Tensor  # M
+    gain: Tensor  # α
+
+
+class RunningEstimate:
+    """Running averages of the batch blocks of one optimizer.
+
+    Args:
+        on: whether to average; if not, a batch stands for itself.
+    """
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+        self.tracks: dict[str, Track] = {}
+
+    def blend(self, batch: Tallies) -> Tallies:
+        """Return the average as it will be after this batch."""
+        return {
+            name: _mix(self.tracks[name].tally, t, self.tracks[name].gain)
+            if name in self.tracks
+            else t
+            for name, t in batch.items()
+        }
+
+    @torch.no_grad()
+    def follow(self, blocks: list[Block], batch: Tallies) -> None:
+        """Move the averages by the batch of a step."""
+        for block in blocks:
+            new = batch[block.name]
+            track = self.tracks.get(block.name)
+            if track is None:
+                error = torch.zeros_like(new.value(block))
+                one = error.new_ones(())
+                self.tracks[block.name] = Track(new.snapshot(), error, 0 * one, one)
+                continue
+            seen = new.value(block)
+            if not isinstance(new.weight, float):
+                seen = torch.where(new.weight > 0, seen, track.tally.value(block))
+            e = torch.nan_to_num(seen - track.tally.value(block))
+            size = torch.linalg.vector_norm(e)
+            first = track.spread == 0
+            error = torch.where(first, e, torch.lerp(track.error, e, SMOOTHING))
+            spread = torch.where(first, size, torch.lerp(track.spread, size, SMOOTHING))
+            gain = torch.linalg.vector_norm(error) / spread.clamp(min=torch.finfo(e.dtype).tiny)
+            gain = torch.where(spread > 0, gain.clamp(GAIN_MIN, 1.0), 1.0)
+            mixed = _mix(track.tally, new, track.gain)
+            self.tracks[block.name] = Track(mixed, error, spread, gain)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages."""
+        return {
+            name: (*t.tally, t.error, t.spread, t.gain) for name, t in self.tracks.items()
+        }
+
+
+def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
+    total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
+    if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
+        return Tally(total, old.weight)
+    weights = [torch.as_tensor(w, dtype=total.dtype, device=total.device) for w in (old.weight, new.weight)]
+    return Tally(total, torch.lerp(weights[0], weights[1], gain.to(total)))
