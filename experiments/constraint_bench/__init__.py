@@ -1,0 +1,1 @@
+"""ConstraintBench: constrained trainings of many kinds, in several units, by several methods."""
