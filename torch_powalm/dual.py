@@ -70,6 +70,7 @@ class DualState:
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = torch.empty(0)  # one entry per constraint once started
         self._y = self.y  # y / scale
+        self.clip, self.tau, self.last_distance = True, 10.0, math.inf
         self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None if none is
@@ -93,6 +94,8 @@ class DualState:
             scale: factor of every entry of r, ≥ 0; None for 1.
         """
         self.scale = scale
+        r0 = r
+        self.inequality = inequality
         r = self._scaled(r)
         self.inequality, self._lower, self._w_min = inequality, None, None
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
@@ -105,6 +108,7 @@ class DualState:
         self.last_norm = math.hypot(*norms)
         self.start_norm = math.hypot(*(n_i**self.nu for n_i in norms))
         self.started = True
+        if scale is not None: self.last_distance = norm(violation(r0*scale, inequality))
 
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
@@ -164,6 +168,11 @@ class DualState:
         step_norm = math.hypot(*(n_i**self.nu for n_i in norms))
         self.start_norm = self.start_norm or step_norm
         sigma = self._dual_step(step_norm)
+        if self.scale is not None and self.tau:
+            distance = norm(violation(r * self.scale, self.inequality))
+            if distance > 1:
+                sigma *= min(1.0, max(0.0, 1 - self.tau * (1 - distance / self.last_distance)))
+            self.last_distance = distance
         if self.sigma == "pi":
             pieces = [scaled[g] for g in self.groups]
             norms = [norm(r_i) for r_i in pieces]
@@ -238,7 +247,12 @@ class DualState:
             self._lower = torch.where(self.inequality, -self._y, -math.inf)
 
     def _scaled(self, r: Tensor) -> Tensor:
-        return r if self.scale is None else r * self.scale
+        """Return r in the scaled units, shortened to where it pulls with its full force."""
+        if self.scale is None:
+            return r
+        r = r * self.scale
+        distance = norm(violation(r, self.inequality))
+        return r / distance if self.clip and 1 < distance < math.inf else r
 
     def _unscaled(self, w: Tensor) -> Tensor:
         """Return weights of r from weights of the scaled r."""

@@ -41,7 +41,12 @@ class AutomaticUnits:
         self.pull: list[float] = []  # G of each step
         self.change: dict[str, list[float]] = {}  # J_b of each step or micro-batch
         self.move = 0.0  # δ
+        self.reached: dict[str, set[int]] = {}
+        self.pulls: dict[str, list[float]] = {}
+        self.moves: dict[str, float] = {}
+        self.local = True
         self.kappa = 1.0
+        self.known = False
         self.ramp = 10.0**0.5
 
     @property
@@ -69,22 +74,35 @@ class AutomaticUnits:
                 ranks.average(present)
             total = sharded_norm(*present) if blocks.sharded else norm(*present)
             seen.append(total / math.sqrt(len(value)))
+            if total > 0:
+                reached = self.reached.setdefault(name, set())
+                reached.update(i for i, g in enumerate(grads) if g is not None and norm(g) > 0)
 
     def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
         """Record the norm of the gradient of the loss, and the size of the parameters."""
         self.pull.append(gradient_norm)
         self.move = MOVE * sharded_norm(*[p.detach() for p in params])
+        for name, reached in self.reached.items():
+            grads = [p.grad for i, p in enumerate(params) if i in reached and p.grad is not None]
+            if not self.local: grads=[p.grad for p in params if p.grad is not None]
+            self.pulls.setdefault(name, []).append(norm(*grads))
+            self.moves[name] = MOVE * norm(*[p.detach() for i, p in enumerate(params) if i in reached or not self.local])
 
     def scale(self, name: str) -> float:
         """Return s_b; 0 for a block that no move of the parameters has changed so far."""
         change = [c for c in self.change.get(name, []) if 0 < c < math.inf]
-        return 1 / (statistics.median(change) * self.move) if change and self.move > 0 else 0.0
+        if not change or not self.block_unit(name) > 0:
+            return 0.0
+        return math.sqrt(self.block_unit(name) / self.unit) / (statistics.median(change) * self.moves[name])
+
+    def block_unit(self, name: str) -> float:
+        pulls = [g for g in self.pulls.get(name, []) if 0 < g < math.inf]
+        return statistics.median(pulls) * self.moves[name] if pulls else 0.0
 
     @property
     def unit(self) -> float:
         """Return G δ, the unit of the penalty."""
-        pull = [g for g in self.pull if 0 < g < math.inf]
-        return statistics.median(pull) * self.move if pull and self.move > 0 else 1.0
+        return max([self.block_unit(name) for name in self.change], default=0.0) or 1.0
 
     def start(self, dual: DualState, blocks: BlockVector, r: Tensor) -> None:
         """Start the multipliers with the measured scales and penalty, if they were measured."""

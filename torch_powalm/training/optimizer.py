@@ -107,6 +107,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         self.schedule = UpdateSchedule(updates, total_steps)
         steps = STEPS if total_steps is None else max(1, min(STEPS, total_steps // 10))
         self.units = AutomaticUnits(steps if automatic else 0)
+        self.units.known = total_steps is not None
         self.estimate = RunningEstimate(automatic)
         # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
         self.epoch, self.ranks = EpochStatistics(), Ranks(process_group)
@@ -210,23 +211,23 @@ class PowerALMOptimizer(OptimizerProtocol):
 
         Batch blocks use the averages of the epoch, or the exact values passed here by name.
         """
-        blocks, dual = self.blocks.ready(), self.dual
+        blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
+        if schedule.is_too_soon(self.epoch.steps, self.epoch.total_steps) and schedule.record:
+            return schedule.record
         r = blocks.epoch_residual(exact)
         violations = blocks.violations(r)
-        if self.units.measuring or self.schedule.is_too_soon(
-            self.epoch.steps, self.epoch.total_steps
-        ):
-            return DualRecord(
-                dual.k, norm(violation(r, blocks.inequality)), dual.beta, 0.0, norm(dual.y), violations
-            )
+        primal = norm(violation(r, blocks.inequality))
+        record = DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
+        if self.units.measuring:
+            return record
         if self.gradient.is_finite(r):
             if not dual.started:
                 self.gradient.start(r)
-            growth = self.units.growth(dual.beta, self.schedule.progress(self.epoch.total_steps))
+            growth = self.units.growth(dual.beta, schedule.progress(self.epoch.total_steps))
             record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
         else:
-            record = DualRecord(dual.k, math.nan, dual.beta, 0.0, norm(dual.y), violations)
             self.epoch.count_skipped()
+        schedule.record = record
         latest = blocks.split(r)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()

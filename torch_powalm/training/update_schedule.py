@@ -1,5 +1,7 @@
 """UpdateSchedule: when multipliers move."""
 
+from torch_powalm.result import DualRecord
+
 FEW = 5  # fewest steps between two updates: the base must be able to follow
 MANY = 20  # an update is never too soon after this many steps
 UPDATES = 40  # in a run of known length
@@ -24,6 +26,7 @@ class UpdateSchedule:
         if total_steps is not None and not (isinstance(total_steps, int) and total_steps >= 1):
             raise ValueError(f"total_steps must be None or a positive integer, got {total_steps!r}")
         self.updates, self.total_steps = updates, total_steps
+        self.record: DualRecord | None = None  # of the last update
 
     def interval(self, steps_done: int) -> int:
         """Return the number of steps between updates at this point of the run."""
