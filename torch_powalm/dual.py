@@ -70,7 +70,7 @@ class DualState:
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = torch.empty(0)  # one entry per constraint once started
         self._y = self.y  # y / scale
-        self.clip, self.tau, self.last_distance = True, 10.0, math.inf
+        self.clip, self.tau, self.last_distance = True, 0.0, math.inf
         self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None if none is

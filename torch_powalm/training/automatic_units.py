@@ -108,7 +108,7 @@ class AutomaticUnits:
         """Start the multipliers with the measured scales and penalty, if they were measured."""
         scale = None
         if self.steps:
-            dual.beta_1 = self.kappa * self.unit / (self.ramp if self.known else 1)
+            dual.beta_1 = self.kappa * self.unit / self.ramp
             if dual.sigma_1_auto:
                 dual.sigma_1 = dual.beta_1
             scale = torch.cat(

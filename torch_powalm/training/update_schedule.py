@@ -1,10 +1,13 @@
 """UpdateSchedule: when multipliers move."""
 
+import math
+
 from torch_powalm.result import DualRecord
 
 FEW = 5  # fewest steps between two updates: the base must be able to follow
 MANY = 20  # an update is never too soon after this many steps
 UPDATES = 40  # in a run of known length
+STEPS, LONG = 20, 2000
 SHARE = 20  # without a known length, an update after this part of the steps so far
 
 
@@ -32,8 +35,9 @@ class UpdateSchedule:
         """Return the number of steps between updates at this point of the run."""
         if isinstance(self.updates, int):
             return self.updates
-        length = self.total_steps / UPDATES if self.total_steps else steps_done / SHARE
-        return max(FEW, int(length))
+        if self.total_steps:
+            return max(FEW, int(self.total_steps / UPDATES))
+        return max(MANY, int(steps_done / SHARE))
 
     def is_due(self, steps: int, steps_done: int) -> bool:
         """Whether an update is due inside of `step`, this many steps after the last one."""
@@ -43,6 +47,8 @@ class UpdateSchedule:
         """Whether an update that the user asks for would come too soon after the last one."""
         return self.updates == "auto" and steps < min(MANY, self.interval(steps_done))
 
-    def progress(self, steps_done: int) -> float | None:
-        """Return the part of the run that is done; None if its length is not known."""
-        return min(1.0, steps_done / self.total_steps) if self.total_steps else None
+    def progress(self, steps_done: int) -> float:
+        """Return the part of the run that is done, or a guess where its length is not known."""
+        if self.total_steps:
+            return min(1.0, steps_done / self.total_steps)
+        return min(1.0, math.log(max(steps_done, STEPS) / STEPS) / math.log(LONG / STEPS))
