@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_powalm.dual_settings import check_settings
 from torch_powalm.functional import (
     augmented_lagrangian,
     decaying_step,
@@ -15,13 +16,13 @@ from torch_powalm.functional import (
     eliminate_slack,
     norm,
     scaled_add,
+    shorten,
     slack_stiffness,
     stiffness,
     violation,
 )
 from torch_powalm.result import DualRecord
 
-SIGMAS = ("penalty", "paper", "sqrt", "pi")  # rules of the dual step
 _BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite
 
 
@@ -32,8 +33,8 @@ class DualState:
         y ← y + σ∇φ(r),   β ← ωβ,   k ← k + 1
 
     r is a flat vector (A(x), B(x)); slacks of inequalities are eliminated exactly, and y ≥ 0 there.
-    With a scale s the penalty is βφ(s r): s fixes the units in which the entries are compared. y and
-    w are in the user's units, so that y is the price of one unit of r.
+    With a scale s the penalty is βφ(s r): s fixes the units in which entries are compared. y and w
+    stay in the user's units, so that y is the price of one unit of r.
 
     Args:
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
@@ -60,7 +61,7 @@ class DualState:
         y_max: float,
         sufficient_decrease: float | None,
     ) -> None:
-        _check_settings(nu, beta_1, omega, sigma, sigma_1, beta_max, y_max, sufficient_decrease)
+        check_settings(nu, beta_1, omega, sigma, sigma_1, beta_max, y_max, sufficient_decrease)
         self.nu, self.beta_1, self.omega = float(nu), float(beta_1), float(omega)
         self.sigma, self.sigma_1 = sigma, float(sigma_1)
         self.beta_max, self.y_max = float(beta_max), float(y_max)
@@ -70,13 +71,17 @@ class DualState:
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = torch.empty(0)  # one entry per constraint once started
         self._y = self.y  # y / scale
-        self.clip, self.tau, self.last_distance = True, 0.0, math.inf
+        self.far = math.inf  # beyond this norm of the scaled violations, the force is constant
         self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None if none is
         self.groups: list[slice] = []  # the parts of r that have their own norm
         self._lower: Tensor | None = None  # u = max(B, t·lower): −y, and −inf for equalities
         self._w_min: Tensor | None = None  # smallest weight: 0, and −inf for equalities
+
+    def set_units(self, beta_1: float, sigma_1: float, far: float) -> None:
+        """Set the first penalty and dual step, and how far the force of the penalty grows."""
+        self.beta_1, self.sigma_1, self.far = min(beta_1, self.beta_max), sigma_1, far
 
     def start(
         self,
@@ -94,9 +99,7 @@ class DualState:
             scale: factor of every entry of r, ≥ 0; None for 1.
         """
         self.scale = scale
-        r0 = r
-        self.inequality = inequality
-        r = self._scaled(r)
+        r = r if scale is None else r * scale
         self.inequality, self._lower, self._w_min = inequality, None, None
         self.groups = list(groups) if groups is not None else [slice(0, len(r))]
         if inequality is not None:
@@ -108,43 +111,56 @@ class DualState:
         self.last_norm = math.hypot(*norms)
         self.start_norm = math.hypot(*(n_i**self.nu for n_i in norms))
         self.started = True
-        if scale is not None: self.last_distance = norm(violation(r0*scale, inequality))
 
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
+        if not self.started:
+            return torch.zeros_like(r) if math.isfinite(norm(r)) else None
+        scaled = r if self.scale is None else shorten(r * self.scale, self.inequality, self.far)
         parts = []
-        for y, r_g, lower in self._split(self._scaled(r)):
+        for y, r_g, lower in self._split(scaled):
             r_norm = norm(r_g)
             if not math.isfinite(r_norm):
                 return None
             c = slack_stiffness(r_g, r_norm, lower, self.beta, self.nu)
             parts.append(scaled_add(y, r_g, c))
         w = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self._unscaled(w if self._w_min is None else torch.maximum(w, self._w_min))
+        if self._w_min is not None:
+            w = torch.maximum(w, self._w_min)
+        return w if self.scale is None else w * self.scale
 
     def value_and_weight(self, r: Tensor) -> tuple[float, Tensor] | None:
         """Return `value` and `weight`, sharing one norm; None if not finite."""
-        if len(self.groups) > 1 or self._lower is not None:
+        if len(self.groups) > 1 or self._lower is not None or self.scale is not None:
             w = self.weight(r)
             return None if w is None else (self.value(r), w)
-        r = self._scaled(r)
         r_norm = norm(r)
         value = augmented_lagrangian(0.0, r, self._y, self.beta, self.nu, r_norm)
         if not math.isfinite(value):
             return None
-        w = scaled_add(self._y, r, stiffness(r_norm, self.beta, self.nu))
-        return value, self._unscaled(w)
+        return value, scaled_add(self._y, r, stiffness(r_norm, self.beta, self.nu))
 
     def value(self, r: Tensor) -> float:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
-        return sum(
+        if not self.started:
+            return 0.0
+        scaled = r if self.scale is None else r * self.scale
+        near = shorten(scaled, self.inequality, self.far)
+        value = sum(
             augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
-            for g, r_g in zip(self.groups, self._pieces(self._scaled(r)), strict=True)
+            for g, r_g in zip(self.groups, self._pieces(near), strict=True)
         )
+        if near is not scaled and (w := self.weight(r)) is not None:
+            value += torch.dot(
+                w, r - r * (near / scaled).nan_to_num()
+            ).item()  # linear beyond `far`
+        return value
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        return math.hypot(*(norm(r_i) for r_i in self._pieces(self._scaled(r))))
+        return math.hypot(
+            *(norm(r_i) for r_i in self._pieces(r if self.scale is None else r * self.scale))
+        )
 
     def update(
         self, r: Tensor, *, hold: float | None = None, growth: float | None = None
@@ -161,18 +177,13 @@ class DualState:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
             self._advance(hold)
             return record
-        scaled = self._scaled(r)
+        scaled = r if self.scale is None else shorten(r * self.scale, self.inequality, self.far)
         pieces = self._pieces(scaled)
         norms = [norm(r_i) for r_i in pieces]
         r_norm = math.hypot(*norms)
         step_norm = math.hypot(*(n_i**self.nu for n_i in norms))
         self.start_norm = self.start_norm or step_norm
         sigma = self._dual_step(step_norm)
-        if self.scale is not None and self.tau:
-            distance = norm(violation(r * self.scale, self.inequality))
-            if distance > 1:
-                sigma *= min(1.0, max(0.0, 1 - self.tau * (1 - distance / self.last_distance)))
-            self.last_distance = distance
         if self.sigma == "pi":
             pieces = [scaled[g] for g in self.groups]
             norms = [norm(r_i) for r_i in pieces]
@@ -181,14 +192,12 @@ class DualState:
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
         y = torch.cat(parts)
-        if self.y_max < math.inf:
-            limit = self.y_max if self.scale is None else self.y_max / self.scale
-            y = torch.clamp(y, -limit, limit)
         if self._w_min is not None:
             y = torch.maximum(y, self._w_min)
         A_norm, beta, k = norm(violation(r, self.inequality)), self.beta, self.k
 
-        self._move(self._unscaled(y))
+        y = y if self.scale is None else y * self.scale
+        self._move(y.clamp(-self.y_max, self.y_max))
         enough = self.sufficient_decrease
         grows = enough is None or r_norm > enough * self.last_norm
         self._advance((self.omega if growth is None else growth) if grows else 1.0)
@@ -223,15 +232,10 @@ class DualState:
         self.beta, self.k = float(state["beta"]), int(state["k"])
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
 
-    def restored(
-        self, state: Mapping[str, Any], inequality: Tensor | None, groups: list[slice] | None
-    ) -> "DualState":
-        """Return a state with these settings and saved running values; y is None if not started."""
+    def fresh(self) -> "DualState":
+        """Return a state with these settings that has not started."""
         other = copy.copy(self)
         other.started, other.y, other.beta, other.k = False, torch.empty(0), other.beta_1, 1
-        if state["y"] is not None:
-            other.start(state["y"], inequality, groups, state.get("scale"))
-            other.load_state_dict(state)
         return other
 
     def take_over(self, other: "DualState") -> None:
@@ -245,18 +249,6 @@ class DualState:
             self._y = torch.where(self.scale > 0, y / self.scale, 0.0)
         if self.inequality is not None:
             self._lower = torch.where(self.inequality, -self._y, -math.inf)
-
-    def _scaled(self, r: Tensor) -> Tensor:
-        """Return r in the scaled units, shortened to where it pulls with its full force."""
-        if self.scale is None:
-            return r
-        r = r * self.scale
-        distance = norm(violation(r, self.inequality))
-        return r / distance if self.clip and 1 < distance < math.inf else r
-
-    def _unscaled(self, w: Tensor) -> Tensor:
-        """Return weights of r from weights of the scaled r."""
-        return w if self.scale is None else w * self.scale
 
     def _split(self, r: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Return the parts of y, r and `_lower` that have their own norm."""
@@ -274,41 +266,3 @@ class DualState:
                 r_g = eliminate_slack(r_g, lower, 1 / c if c > 0 else 1.0)
             pieces.append(r_g)
         return pieces
-
-
-def check_numbers(**values: float) -> None:
-    """Raise if an argument is not a number."""
-    for name, value in values.items():
-        if not hasattr(value, "__float__"):
-            raise TypeError(f"{name} must be a number, got {value!r}")
-
-
-def _check_settings(
-    nu: float,
-    beta_1: float,
-    omega: float,
-    sigma: str,
-    sigma_1: float,
-    beta_max: float,
-    y_max: float,
-    sufficient_decrease: float | None,
-) -> None:
-    check_numbers(nu=nu, beta_1=beta_1, omega=omega, beta_max=beta_max, y_max=y_max)
-    check_numbers(sigma_1=sigma_1)
-    if sufficient_decrease is not None:
-        check_numbers(sufficient_decrease=sufficient_decrease)
-    enough = sufficient_decrease
-    rules = [
-        (0 < nu <= 1, "nu must be in (0, 1]", nu),
-        (beta_max > 0, "beta_max must be positive", beta_max),
-        (0 < beta_1 < math.inf, "beta_1 must be positive and finite", beta_1),
-        (1 <= omega < math.inf, "omega must be at least 1 and finite", omega),
-        (sigma in SIGMAS, "sigma must be 'penalty', 'paper', 'sqrt' or 'pi'", sigma),
-        (0 <= sigma_1 < math.inf, "sigma_1 must be nonnegative and finite", sigma_1),
-        (beta_max >= beta_1, f"beta_max must be at least beta_1 = {beta_1!r}", beta_max),
-        (y_max > 0, "y_max must be positive", y_max),
-        (enough is None or 0 < enough < 1, "sufficient_decrease must be None or in (0, 1)", enough),
-    ]
-    for holds, rule, value in rules:
-        if not holds:
-            raise ValueError(f"{rule}, got {value!r}")

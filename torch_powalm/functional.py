@@ -145,6 +145,14 @@ def violation(r: Tensor, inequality: Tensor | bool | None) -> Tensor:
     return positive if inequality is True else torch.where(inequality, positive, r)
 
 
+def shorten(r: Tensor, inequality: Tensor | None, far: float) -> Tensor:
+    """Return r times min(1, far / ‖(A, max(B, 0))‖), so that a far violation pulls no harder."""
+    if far == math.inf:
+        return r
+    distance = norm(violation(r, inequality))
+    return r * (far / distance) if far < distance < math.inf else r
+
+
 def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> float:
     """Step size of the k-th multiplier update (paper, Algorithm 1, step 3).
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from torch_powalm.dual import check_numbers
+from torch_powalm.dual_settings import check_numbers
 from torch_powalm.solvers import Solver
 from torch_powalm.solving.problem import Problem
 

@@ -85,7 +85,9 @@ class AugmentedGradient:
         r = blocks.join(static, A_batch)
         if self.units.measuring:
             self.units.measure_blocks(blocks, blocks.split_batch(A_batch), self.ranks)
-        w = self._weight(r)
+        if not self.dual.started:
+            self.start(r)
+        w = self.dual.weight(r)
         finite = w is not None or self.is_finite(r)
         if reported is not seen:
             finite &= self.is_finite(blocks.join(static, blocks.batch_values(reported)))
@@ -113,24 +115,19 @@ class AugmentedGradient:
         A_static, r = self.residual(batch)
         if self.units.measuring:
             return self._measure(r)
-        w = self._weight(r)
+        if not self.dual.started:
+            self.start(r)
+        w = self.dual.weight(r)
         if w is None or A_static is None:
             return self.is_finite(r)
         grads = vjp(A_static, params, w[: blocks.static_size] if blocks.batch else w)
         self.window.mark_injected(add_to_grad(params, grads, blocks.sharded))
         return True
 
-    def _weight(self, r: Tensor) -> Tensor | None:
-        """Return w(r); 0 while units are measured, None if r is not finite."""
-        if not self.dual.started:
-            if self.units.measuring or not self.is_finite(r):
-                return torch.zeros_like(r) if self.is_finite(r) else None
-            self.start(r)
-        return self.dual.weight(r)
-
     def start(self, r: Tensor) -> None:
-        """Start the multipliers in the measured or given units."""
-        self.units.start(self.dual, self.blocks, r)
+        """Start the multipliers at the first finite r, once the units are known."""
+        if not self.units.measuring and self.is_finite(r):
+            self.units.start(self.dual, self.blocks, r)
 
     def _measure(self, r: Tensor) -> bool:
         """Measure the parameter-only blocks instead of adding their gradient."""
@@ -155,13 +152,19 @@ class AugmentedGradient:
         return {name: t.divided(parts) for name, t in sums.items()}
 
     def measure(self) -> float:
-        """Return the norm of .grad; nan if it is not finite and on_nonfinite is "skip"."""
+        """Return the norm of .grad; nan if it is not finite and on_nonfinite is "skip".
+
+        A gradient that is too long for the base is shortened.
+        """
         params = self.blocks.params
         grads = [p.grad for p in params if p.grad is not None]
         now = sharded_norm(*grads) if self.blocks.sharded else norm(*grads)
         if math.isfinite(now):
             if self.units.measuring:
                 self.units.measure_pull(now, params)
+            elif now > self.units.longest:
+                for grad in grads:
+                    grad.mul_(self.units.longest / now)
             return now
         if self.on_nonfinite == "raise":
             source = source_of_nonfinite(self.blocks, params)
@@ -171,7 +174,9 @@ class AugmentedGradient:
     def residuals(self, terms: dict[Tensor, Proximable]) -> TrainingResiduals:
         """Return the norms of the gradient and the constraints, given convex terms by parameter."""
         A_static, r = self.residual(self.window.sums(self.blocks.ready().batch)[0])
-        w = self._weight(r)
+        if not self.dual.started:
+            self.start(r)
+        w = self.dual.weight(r)
         if w is None:
             self.is_finite(r)
             return TrainingResiduals(math.nan, math.nan)

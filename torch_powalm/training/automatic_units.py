@@ -1,15 +1,19 @@
-"""AutomaticUnits: measures in which units constraints and loss are comparable.
+"""AutomaticUnits: measures the units in which constraints and loss are comparable.
 
-Over the first steps, which train the plain loss, two things are measured: G = ‖∇loss‖, and for each
-block b the change J_b = ‖J_bᵀz‖/√m of its m entries with a move of the parameters x, where z is a
-vector of random signs. With the medians over these steps and the length δ of a substantial move,
+Over the first steps, which train the plain loss, two lengths are measured for each block b, over
+the parameters x_b that it depends on: the pull of the loss G_b = ‖∇loss‖, and the change
+J_b = ‖J_bᵀz‖/√m of the block's m entries, where z is a vector of random signs. With their medians,
+and with the length δ_b of a substantial move of these parameters,
 
-    s_b = 1/(J_b δ)     scale of the block: its value is 1 where a move by δ can remove it
-    β_1 = κ G δ         then it pulls as strongly as the loss (κ = 1)
+    c_b / (J_b δ_b)     is 1 where a move by δ_b can remove the violation c_b
+    U_b = G_b δ_b       is what such a move costs in loss
 
-Multiplying a block or the loss by a constant changes s_b, β_1 and y, but not the training.
+The block is scaled by s_b = √(U_b/U)/(J_b δ_b), with U = max U_b, and the penalty starts at κU, so
+that each block pulls κ times as strongly as the loss where its violation is J_b δ_b. Multiplying a
+block or the loss by a constant changes s_b, β and y, but not the training.
 """
 
+import copy
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,35 +23,33 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import norm
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.vector_jacobian import vjp
 
-STEPS = 20  # measuring steps, if the run is not known to be short
-MOVE = 0.1  # δ relative to ‖x‖
+MOVE = 0.1  # δ_b relative to ‖x_b‖
+LONGEST = 3.0  # longest gradient relative to that of the loss, for a base that follows its length
+LEAST = 0.01  # U_b relative to U, for a block on parameters that the loss hardly uses
+SOFT, FIRM = 10**-0.5, 10**0.5  # κ at the start and at the end of a run
 
 
 class AutomaticUnits:
-    """Scales of the blocks and first penalty, from measurements over the first steps.
+    """Scales of the blocks and the penalty, from measurements over the first steps.
 
     Args:
         steps: number of measuring steps; 0 if nothing is measured.
+        sigma_1: first dual step, in multiples of the first penalty.
+        follows_length: whether steps of the base are proportional to the gradient, as with SGD.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.pull: list[float] = []  # G of each step
-        self.change: dict[str, list[float]] = {}  # J_b of each step or micro-batch
-        self.move = 0.0  # δ
-        self.reached: dict[str, set[int]] = {}
-        self.pulls: dict[str, list[float]] = {}
-        self.moves: dict[str, float] = {}
-        self.local = True
-        self.kappa = 1.0
-        self.known = False
-        self.ramp = 10.0**0.5
+    def __init__(self, steps: int, sigma_1: float, follows_length: bool) -> None:
+        self.steps, self.sigma_1, self.follows_length = steps, sigma_1, follows_length
+        self.pull: list[float] = []  # ‖∇loss‖ over all parameters, at each step
+        self.change: dict[str, list[float]] = {}  # J_b
+        self.pulls: dict[str, list[float]] = {}  # G_b
+        self.sizes: dict[str, list[float]] = {}  # ‖x_b‖
+        self._reached: dict[str, list[int]] = {}  # indices of x_b among the parameters
 
     @property
     def measuring(self) -> bool:
@@ -62,74 +64,118 @@ class AutomaticUnits:
         Args:
             blocks: all blocks, and the parameters.
             values: values of the blocks, by name.
-            ranks: the ranks that average the gradients of these blocks; None if they are the same
-                on all ranks.
+            ranks: the ranks that average the gradients of these blocks; None if their gradients
+                are the same on all ranks.
         """
-        params = blocks.params
         for name, value in values.items():
             seen = self.change.setdefault(name, [])
-            grads = vjp(value, params, _signs(value, len(seen)), retain_graph=True)
+            grads = vjp(value, blocks.params, _signs(value, len(seen)), retain_graph=True)
             present = [grad for grad in grads if grad is not None]
             if ranks is not None and ranks.size > 1:
-                ranks.average(present)
-            total = sharded_norm(*present) if blocks.sharded else norm(*present)
-            seen.append(total / math.sqrt(len(value)))
-            if total > 0:
-                reached = self.reached.setdefault(name, set())
-                reached.update(i for i, g in enumerate(grads) if g is not None and norm(g) > 0)
+                present = ranks.averages(present)
+            seen.append(sharded_norm(*present) / math.sqrt(len(value)))
+            self._reached[name] = [i for i, grad in enumerate(grads) if grad is not None]
 
     def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
-        """Record the norm of the gradient of the loss, and the size of the parameters."""
+        """Measure G_b and ‖x_b‖, given the norm of the gradient of the loss in .grad."""
         self.pull.append(gradient_norm)
-        self.move = MOVE * sharded_norm(*[p.detach() for p in params])
-        for name, reached in self.reached.items():
-            grads = [p.grad for i, p in enumerate(params) if i in reached and p.grad is not None]
-            if not self.local: grads=[p.grad for p in params if p.grad is not None]
-            self.pulls.setdefault(name, []).append(norm(*grads))
-            self.moves[name] = MOVE * norm(*[p.detach() for i, p in enumerate(params) if i in reached or not self.local])
+        for name, indices in self._reached.items():
+            reached = [params[i] for i in indices]
+            grads = [p.grad for p in reached if p.grad is not None]
+            self.pulls.setdefault(name, []).append(sharded_norm(*grads))
+            size = sharded_norm(*[p.detach() for p in reached])
+            self.sizes.setdefault(name, []).append(size)
 
-    def scale(self, name: str) -> float:
-        """Return s_b; 0 for a block that no move of the parameters has changed so far."""
-        change = [c for c in self.change.get(name, []) if 0 < c < math.inf]
-        if not change or not self.block_unit(name) > 0:
-            return 0.0
-        return math.sqrt(self.block_unit(name) / self.unit) / (statistics.median(change) * self.moves[name])
+    @property
+    def longest(self) -> float:
+        """Return the norm to which a gradient is shortened, for a base that follows its length.
 
-    def block_unit(self, name: str) -> float:
-        pulls = [g for g in self.pulls.get(name, []) if 0 < g < math.inf]
-        return statistics.median(pulls) * self.moves[name] if pulls else 0.0
+        Multipliers make gradients longer. To SGD this is a larger learning rate; other bases divide
+        the gradient by its past size.
+        """
+        if not self.steps or self.measuring or not self.follows_length:
+            return math.inf
+        return LONGEST * _median(self.pull) or math.inf
+
+    def move(self, name: str) -> float:
+        """Return δ_b; parameters that start at 0 have moved as far as they are long."""
+        first, last = self.sizes[name][0], self.sizes[name][-1]
+        return max(MOVE * last, abs(last - first)) or MOVE
+
+    def cost(self, name: str) -> float:
+        """Return U_b."""
+        return _median(self.pulls[name]) * self.move(name)
 
     @property
     def unit(self) -> float:
-        """Return G δ, the unit of the penalty."""
-        return max([self.block_unit(name) for name in self.change], default=0.0) or 1.0
+        """Return U, the unit of the penalty; 1 if the loss has no gradient."""
+        return max(map(self.cost, self.pulls), default=0.0) or 1.0
+
+    def scale(self, name: str) -> float:
+        """Return s_b; 0 for a block that no move of the parameters has changed."""
+        change = _median(self.change.get(name, []))
+        if not change > 0:
+            return 0.0
+        share = max(self.cost(name) / self.unit, LEAST)
+        return math.sqrt(share) / (change * self.move(name))
+
+    def beta(self, progress: float) -> float:
+        """Return the penalty after a part of the run: soft at its start, firm at its end."""
+        return math.exp((1 - progress) * math.log(SOFT) + progress * math.log(FIRM)) * self.unit
+
+    def scales(self, blocks: BlockVector, r: Tensor) -> Tensor:
+        """Return the factors of all entries of r."""
+        sizes = blocks.sizes.items()
+        return torch.cat([r.new_full((size,), self.scale(name)) for name, size in sizes])
 
     def start(self, dual: DualState, blocks: BlockVector, r: Tensor) -> None:
-        """Start the multipliers with the measured scales and penalty, if they were measured."""
+        """Start the multipliers, in the measured units if there are any."""
         scale = None
         if self.steps:
-            dual.beta_1 = self.kappa * self.unit / self.ramp
-            if dual.sigma_1_auto:
-                dual.sigma_1 = dual.beta_1
-            scale = torch.cat(
-                [r.new_full((size,), self.scale(name)) for name, size in blocks.sizes.items()]
-            )
+            dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
+            scale = self.scales(blocks, r)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
 
-    def growth(self, beta: float, progress: float | None) -> float | None:
-        """Return the factor of β at an update: soft at the start of a run, firm at its end."""
-        if not self.steps or progress is None or self.ramp == 1:
-            return None
-        return self.kappa * self.ramp ** (2 * progress - 1) * self.unit / beta
+    def restored_dual(
+        self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector
+    ) -> DualState:
+        """Return the multipliers of a saved state in these units; y is None if not started."""
+        fresh = dual.fresh()
+        if state["y"] is not None:
+            self.start(fresh, blocks, state["y"])
+            fresh.load_state_dict(state)
+        return fresh
 
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements."""
-        return {"pull": list(self.pull), "change": {k: list(v) for k, v in self.change.items()},
-                "move": self.move}
+        return {
+            "pull": list(self.pull),
+            **{
+                key: {name: list(values) for name, values in getattr(self, key).items()}
+                for key in ("change", "pulls", "sizes")
+            },
+        }
+
+    def restored(self, state: Mapping[str, Any]) -> "AutomaticUnits":
+        """Return units with saved measurements."""
+        other = copy.copy(self)
+        other.pull = list(state["pull"])
+        for key in ("change", "pulls", "sizes"):
+            setattr(other, key, {name: list(values) for name, values in state[key].items()})
+        return other
+
+    def take_over(self, other: "AutomaticUnits") -> None:
+        """Become equal to other units."""
+        self.__dict__.update(other.__dict__)
+
+
+def _median(lengths: Sequence[float]) -> float:
+    """Return the median of the lengths that are positive and finite; 0 if none is."""
+    return statistics.median([x for x in lengths if 0 < x < math.inf] or [0.0])
 
 
 def _signs(value: Tensor, index: int) -> Tensor:
-    """Return random signs: the same ones on all ranks, and after a resume."""
+    """Return random signs that are the same on all ranks and after a resume."""
     generator = torch.Generator().manual_seed(index)
     bits = torch.randint(0, 2, (len(value),), generator=generator)
     return (2 * bits - 1).to(value)

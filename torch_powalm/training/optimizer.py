@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import norm, violation
+from torch_powalm.functional import norm
 from torch_powalm.prox import Proximable
-from torch_powalm.result import DualRecord, TrainingResiduals
+from torch_powalm.result import DualRecord, TrainingResiduals, Violation
 from torch_powalm.training import state_dict as powalm_state
 from torch_powalm.training.augmented_gradient import AugmentedGradient
-from torch_powalm.training.automatic_units import STEPS, AutomaticUnits
+from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.base_step import initializes_state, search, searches
 from torch_powalm.training.batch_window import Tallies, read_batch
 from torch_powalm.training.block import BatchValue
@@ -73,7 +73,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         base: Optimizer,
         constraints: ConstraintRegistry,
         *,
-        nu: float = 0.8,
+        nu: float = 0.5,
         beta_1: float | None = None,
         omega: float = 1.0,
         sigma: str = "penalty",
@@ -90,26 +90,26 @@ class PowerALMOptimizer(OptimizerProtocol):
         process_group: Any = None,
     ) -> None:
         super().__init__(base)
+        automatic = beta_1 is None
+        if sigma_1 is None:
+            sigma_1 = 1.0 if automatic else 10.0
         self.dual = DualState(
             nu=nu,
             beta_1=1.0 if beta_1 is None else beta_1,
             omega=omega,
             sigma=sigma,
-            sigma_1=10.0 if sigma_1 is None else sigma_1,
+            sigma_1=sigma_1,
             beta_max=beta_max,
             y_max=y_max,
             sufficient_decrease=sufficient_decrease,
         )
-        automatic = beta_1 is None
-        self.dual.sigma_1_auto = sigma_1 is None
         if updates is None:
             updates = "auto" if automatic else "epoch"
-        self.schedule = UpdateSchedule(updates, total_steps)
-        steps = STEPS if total_steps is None else max(1, min(STEPS, total_steps // 10))
-        self.units = AutomaticUnits(steps if automatic else 0)
-        self.units.known = total_steps is not None
-        self.estimate = RunningEstimate(automatic)
         # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
+        self.schedule = UpdateSchedule(updates, total_steps)
+        steps = self.schedule.measuring_steps if automatic else 0
+        self.units = AutomaticUnits(steps, sigma_1, isinstance(base, torch.optim.SGD))
+        self.estimate = RunningEstimate(automatic)
         self.epoch, self.ranks = EpochStatistics(), Ranks(process_group)
         self.constraints, self.blocks = constraints, BlockVector(base, constraints, owns, coupling)
         self.gradient = AugmentedGradient(
@@ -180,7 +180,10 @@ class PowerALMOptimizer(OptimizerProtocol):
         if self.estimate.on:
             self.estimate.follow(blocks.batch, self.gradient.per_call(proxy))
         result = step_base(self.base, **kwargs)
-        return self._finish(result if closure is None else loss, sums)
+        result = self._finish(result if closure is None else loss, sums)
+        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
+            self.update_multipliers()
+        return result
 
     # Keeps torch from wrapping every step in a profiler range; `_step_in_hooks` does so if needed.
     step.hooked = True  # type: ignore[attr-defined]
@@ -192,8 +195,6 @@ class PowerALMOptimizer(OptimizerProtocol):
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.gradient.window.clear()
-        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
-            self.update_multipliers()
         return result
 
     def _skip(self) -> None:
@@ -212,26 +213,30 @@ class PowerALMOptimizer(OptimizerProtocol):
         Batch blocks use the averages of the epoch, or the exact values passed here by name.
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
-        if schedule.is_too_soon(self.epoch.steps, self.epoch.total_steps) and schedule.record:
-            return schedule.record
+        steps = self.epoch.steps, self.epoch.total_steps
+        if self.units.measuring or schedule.is_too_soon(*steps):
+            return self._record(self.constraints.violations())
         r = blocks.epoch_residual(exact)
         violations = blocks.violations(r)
-        primal = norm(violation(r, blocks.inequality))
-        record = DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
-        if self.units.measuring:
-            return record
         if self.gradient.is_finite(r):
             if not dual.started:
                 self.gradient.start(r)
-            growth = self.units.growth(dual.beta, schedule.progress(self.epoch.total_steps))
+            progress = schedule.progress(self.epoch.total_steps)
+            growth = self.units.beta(progress) / dual.beta if self.units.steps else None
             record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
         else:
+            record = self._record(violations)
             self.epoch.count_skipped()
-        schedule.record = record
         latest = blocks.split(r)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record
+
+    def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
+        """Return a record of violations without an update."""
+        primal = math.hypot(*[v.norm for v in violations.values()])
+        dual = self.dual
+        return DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
 
     def should_update(
         self,
@@ -265,11 +270,14 @@ class PowerALMOptimizer(OptimizerProtocol):
 
     def powalm_state_dict(self) -> dict[str, Any]:
         """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
-        return powalm_state.save(self.constraints, self.blocks.ready(), self.dual, self.epoch)
+        return powalm_state.save(self._stateful())
 
     def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        return powalm_state.prepare_load(state, self._stateful())
+
+    def _stateful(self) -> powalm_state.Parts:
         parts = self.constraints, self.blocks.ready(), self.dual, self.epoch
-        return powalm_state.prepare_load(state, *parts, self.gradient.window)
+        return powalm_state.Parts(*parts, self.units, self.estimate, self.gradient.window)
 
     def __repr__(self) -> str:
         owned, dual = ", ".join(self.blocks.names), f"nu={self.dual.nu}, beta={self.dual.beta:g}"

@@ -11,6 +11,7 @@ Errors of one direction mean that the block moves, and α rises to 1; errors tha
 A group that is absent in a batch adds nothing to the sums, so that its last average stays.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -76,16 +77,20 @@ class RunningEstimate:
             mixed = _mix(track.tally, new, track.gain)
             self.tracks[block.name] = Track(mixed, error, spread, gain)
 
+    def restore(self, tracks: Mapping[str, Track]) -> None:
+        """Continue from saved averages."""
+        self.tracks = dict(tracks)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the averages."""
-        return {
-            name: (*t.tally, t.error, t.spread, t.gain) for name, t in self.tracks.items()
-        }
+        return {name: (*t.tally, t.error, t.spread, t.gain) for name, t in self.tracks.items()}
 
 
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
         return Tally(total, old.weight)
-    weights = [torch.as_tensor(w, dtype=total.dtype, device=total.device) for w in (old.weight, new.weight)]
+    weights = [
+        torch.as_tensor(w, dtype=total.dtype, device=total.device) for w in (old.weight, new.weight)
+    ]
     return Tally(total, torch.lerp(weights[0], weights[1], gain.to(total)))

@@ -1,14 +1,13 @@
-"""UpdateSchedule: when multipliers move."""
+"""UpdateSchedule: when multipliers move, and how far a run has come."""
 
 import math
 
-from torch_powalm.result import DualRecord
-
-FEW = 5  # fewest steps between two updates: the base must be able to follow
-MANY = 20  # an update is never too soon after this many steps
 UPDATES = 40  # in a run of known length
-STEPS, LONG = 20, 2000
-SHARE = 20  # without a known length, an update after this part of the steps so far
+FEW = 5  # fewest steps between updates in such a run: the base must be able to follow
+MANY = 20  # steps after which an update never comes too soon
+SHARE = 20  # without a known length, an update comes after 1/SHARE of the steps so far
+LONG = 2000  # without a known length, a run counts as nearly done after this many steps
+MEASURING = 20  # first steps, which measure the units
 
 
 class UpdateSchedule:
@@ -20,24 +19,36 @@ class UpdateSchedule:
     """
 
     def __init__(self, updates: str | int, total_steps: int | None) -> None:
-        if isinstance(updates, bool) or (
-            updates not in ("auto", "epoch") and not (isinstance(updates, int) and updates >= 1)
-        ):
+        given = isinstance(updates, int) and not isinstance(updates, bool) and updates >= 1
+        if updates not in ("auto", "epoch") and not given:
             raise ValueError(
                 f"updates must be 'auto', 'epoch' or a positive integer, got {updates!r}"
             )
-        if total_steps is not None and not (isinstance(total_steps, int) and total_steps >= 1):
+        self.updates = updates
+        self.total_steps: int | None = None
+        if total_steps is not None:
+            self.set_length(total_steps)
+
+    def set_length(self, total_steps: int) -> None:
+        """Set the length of the run."""
+        if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
             raise ValueError(f"total_steps must be None or a positive integer, got {total_steps!r}")
-        self.updates, self.total_steps = updates, total_steps
-        self.record: DualRecord | None = None  # of the last update
+        self.total_steps = total_steps
+
+    @property
+    def measuring_steps(self) -> int:
+        """Number of first steps that measure the units: at most a tenth of the run."""
+        if self.total_steps is None:
+            return MEASURING
+        return max(1, min(MEASURING, self.total_steps // 10))
 
     def interval(self, steps_done: int) -> int:
         """Return the number of steps between updates at this point of the run."""
         if isinstance(self.updates, int):
             return self.updates
-        if self.total_steps:
-            return max(FEW, int(self.total_steps / UPDATES))
-        return max(MANY, int(steps_done / SHARE))
+        if self.total_steps is not None:
+            return max(FEW, self.total_steps // UPDATES)
+        return max(MANY, steps_done // SHARE)
 
     def is_due(self, steps: int, steps_done: int) -> bool:
         """Whether an update is due inside of `step`, this many steps after the last one."""
@@ -48,7 +59,8 @@ class UpdateSchedule:
         return self.updates == "auto" and steps < min(MANY, self.interval(steps_done))
 
     def progress(self, steps_done: int) -> float:
-        """Return the part of the run that is done, or a guess where its length is not known."""
-        if self.total_steps:
+        """Return the part of the run that is done; a guess where its length is not known."""
+        if self.total_steps is not None:
             return min(1.0, steps_done / self.total_steps)
-        return min(1.0, math.log(max(steps_done, STEPS) / STEPS) / math.log(LONG / STEPS))
+        past = max(steps_done, MEASURING) / MEASURING
+        return min(1.0, math.log(past) / math.log(LONG / MEASURING))

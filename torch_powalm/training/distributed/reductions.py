@@ -6,7 +6,7 @@ all_reduce per call of augment(). A nan on one rank makes the sum nan, so all ra
 not finite.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_powalm.training.block import Tally
+from torch_powalm.training.distributed.sharded_tensors import is_sharded
 
 Tallies = Mapping[str, Tally]
 
@@ -58,6 +59,16 @@ class Ranks:
             for key, part in distinct.items()
         }
         return [added[id(part)] for part in parts]
+
+    def averages(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the mean of each tensor over all ranks; those sharded over ranks as they are."""
+        found = []
+        for tensor in tensors:
+            if not is_sharded(tensor):
+                tensor = tensor / self.size
+                dist.all_reduce(tensor, group=self.group)
+            found.append(tensor)
+        return found
 
     def check_equal(self, norms: Mapping[str, float], device: torch.device) -> None:
         """Raise if a constraint's norm is not the same on all ranks, up to rounding."""
