@@ -25,7 +25,9 @@ def setup(net=None, batch=True, **settings):
     return (
         net,
         constraints,
-        PowerALMOptimizer(torch.optim.SGD(net.parameters(), 0.1), constraints, **settings),
+        PowerALMOptimizer(
+            torch.optim.SGD(net.parameters(), 0.1), constraints, **{"beta_1": 0.1, **settings}
+        ),
     )
 
 
@@ -372,7 +374,7 @@ def test_should_update_takes_one_rule(rule, message):
 def test_an_optimizer_whose_blocks_were_claimed_later_raises():
     net, constraints, first = setup(batch=False)
     first.step()
-    second = PowerALMOptimizer(torch.optim.SGD(net.parameters(), 0.1), constraints)
+    second = PowerALMOptimizer(torch.optim.SGD(net.parameters(), 0.1), constraints, beta_1=0.1)
     second.step()
     with pytest.raises(
         RuntimeError, match="constraint 'unit_rows' is owned by an optimizer that was"

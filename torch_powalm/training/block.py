@@ -103,11 +103,15 @@ class Tally(NamedTuple):
 
     def plus(self, other: "Tally") -> "Tally":
         """Add two tallies."""
+        self.check_size(other)
+        return Tally(self.total + other.total, self.weight + other.weight)
+
+    def check_size(self, other: "Tally") -> None:
+        """Raise if the other tally has statistics of another shape."""
         if self.total.shape != other.total.shape:
             raise ValueError(
                 f"statistics must have {len(self.total)} entries as before, got {len(other.total)}"
             )
-        return Tally(self.total + other.total, self.weight + other.weight)
 
     def divided(self, parts: int) -> "Tally":
         """Return the average of equal parts."""

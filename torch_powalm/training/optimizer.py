@@ -215,6 +215,8 @@ class PowerALMOptimizer(OptimizerProtocol):
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
         steps = self.epoch.steps, self.epoch.total_steps
         if self.units.measuring or schedule.is_too_soon(*steps):
+            if not self.epoch.total_steps:
+                blocks.epoch_residual(exact)  # raises if a batch is missing
             return self._record(self.constraints.violations())
         r = blocks.epoch_residual(exact)
         violations = blocks.violations(r)
@@ -225,7 +227,7 @@ class PowerALMOptimizer(OptimizerProtocol):
             growth = self.units.beta(progress) / dual.beta if self.units.steps else None
             record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
         else:
-            record = self._record(violations)
+            record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
         latest = blocks.split(r)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})

@@ -87,6 +87,8 @@ class RunningEstimate:
 
 
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
+    """Return the average moved towards a new tally."""
+    old.check_size(new)
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
         return Tally(total, old.weight)
