@@ -81,7 +81,9 @@ def test_an_entry_that_has_no_gradient_becomes_0():
         optim.Adam([p], lr=0.1), ConstraintRegistry(), prox={p: prox.L1(0.1)}
     )
     for i in range(12):
-        assert p[1].item() == pytest.approx(max(0.0, 1 - 0.1 * i))  # no faster than Adam moves
+        assert p[1].item() == pytest.approx(
+            max(0.0, 1 - 0.2 * i)
+        )  # at most twice the learning rate
         optimizer.zero_grad()
         (p[0] - 1).square().backward()
         optimizer.step()
