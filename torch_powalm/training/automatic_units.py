@@ -56,6 +56,10 @@ class AutomaticUnits:
         """Whether scales and penalty are not known yet."""
         return len(self.pull) < self.steps
 
+    def set_steps(self, steps: int) -> None:
+        """Set the number of measuring steps."""
+        self.steps = steps
+
     def measure_blocks(
         self, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks | None
     ) -> None:

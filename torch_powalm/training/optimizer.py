@@ -234,6 +234,17 @@ class PowerALMOptimizer(OptimizerProtocol):
         self.epoch.restart()
         return record
 
+    def set_length(self, total_steps: int, *, manual: bool = False) -> None:
+        """Tell the length of the run before its first step, as the Lightning callback does.
+
+        Args:
+            total_steps: number of steps of the run, ≥ 1.
+            manual: whether the caller decides alone when multipliers are updated.
+        """
+        self.schedule.set_length(total_steps, manual)
+        if self.units.steps and not self.units.pull:
+            self.units.set_steps(self.schedule.measuring_steps)
+
     def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
         """Return a record of violations without an update."""
         primal = math.hypot(*[v.norm for v in violations.values()])
