@@ -8,7 +8,7 @@ JOBS ?= -1
 .PHONY: test lint mutants demo demo-training reproduce train bench clean
 
 test: $(VENV)/dev lint
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
