@@ -35,9 +35,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
     return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
 
-def row_batches(
-    rows: int, batch_size: int, steps: int, generator: torch.Generator
-) -> list[Tensor]:
+def row_batches(rows: int, batch_size: int, steps: int, generator: torch.Generator) -> list[Tensor]:
     """Row numbers of each batch: a new permutation each epoch, incomplete batches dropped."""
     batches: list[Tensor] = []
     while len(batches) < steps:

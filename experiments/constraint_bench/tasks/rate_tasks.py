@@ -1,6 +1,6 @@
 """Rates of a classifier's decisions on Adult and COMPAS, judged on hard decisions.
 
-The gradient comes from the proxy sigmoid(4 logit). Each constraint is a function of sums over the
+The gradient comes from the proxy sigmoid(8 logit). Each constraint is a function of sums over the
 batch: decisions in a group, and rows in the group. A batch without a group gives 0/0.
 """
 
@@ -15,7 +15,7 @@ from experiments.constraint_bench.networks import mlp, row_batches
 from experiments.constraint_bench.task import Constraint, Evaluation, Task, Training
 from experiments.data.tabular import TableSource
 
-SHARPNESS = 4.0
+SHARPNESS = 8.0
 Masks = Callable[[Tensor, Tensor], Tensor]  # labels and groups to indicators, one row for each rate
 
 
@@ -71,17 +71,18 @@ def build(
     masks: Masks,
     rule: Callable[[Tensor], Tensor],
     inequality: bool,
+    hidden: list[int],
     batch_size: int,
     steps: int,
     generator: torch.Generator,
 ) -> Training:
-    """Train a network of 32 hidden units under a rule on rates."""
+    """Train a classifier under a rule on rates."""
     table = TableSource(dataset).load()
     data = {
         "train": (table.train, table.train_labels, table.train_groups),
         "test": (table.test, table.test_labels, table.test_groups),
     }
-    model = mlp([table.train.shape[1], 32, 1], nn.ReLU, generator)
+    model = mlp([table.train.shape[1], *hidden, 1], nn.ReLU, generator)
     rates = len(masks(table.train_labels[:1], table.train_groups[:1]))
 
     def value(statistics: Tensor) -> Tensor:
@@ -127,26 +128,44 @@ def _task(
     rule: Callable[[Tensor], Tensor],
     *,
     inequality: bool = True,
+    hidden: list[int],
     batch_size: int,
     steps: int,
 ) -> Task:
-    make = partial(build, dataset, masks, rule, inequality, batch_size, steps)
+    make = partial(build, dataset, masks, rule, inequality, hidden, batch_size, steps)
     return Task(name, kind, make, steps, 4000 // batch_size, lr=3e-3, sgd_lr=0.03)
 
 
 TASKS = [
-    _task("adult_parity", "rates", "adult", by_group, parity, batch_size=100, steps=1000),
+    _task(
+        *("adult_parity", "rates", "adult", by_group, parity),
+        hidden=[32],
+        batch_size=100,
+        steps=1000,
+    ),
     _task(
         *("adult_opportunity", "rates", "adult", positives_by_group, opportunity),
+        hidden=[],
         batch_size=64,
         steps=1240,
     ),
-    _task("compas_missed", "rates", "compas", positives_by_group, missed, batch_size=80, steps=800),
+    _task(
+        *("compas_missed", "rates", "compas", positives_by_group, missed),
+        hidden=[32],
+        batch_size=80,
+        steps=800,
+    ),
     _task(
         *("adult_quota", "rates", "adult", everyone, quota),
         inequality=False,
-        batch_size=100,
-        steps=800,
+        hidden=[32],
+        batch_size=200,
+        steps=600,
     ),
-    _task("short_recall", "short", "adult", positives, recall, batch_size=100, steps=240),
+    _task(
+        *("short_recall", "short", "adult", positives, recall),
+        hidden=[32],
+        batch_size=100,
+        steps=240,
+    ),
 ]

@@ -1,0 +1,1 @@
+"""The methods, one file for each library; each has settings by name, "recommended" first."""
