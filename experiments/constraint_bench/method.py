@@ -1,4 +1,4 @@
-"""What a method is: a function that builds a step for a training, with the task's base optimizer."""
+"""A method: a function that builds a step for a training, with the base optimizer of the task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ class Base:
     kind: str
     lr: float
     steps: int
+    steps_per_epoch: int
 
     def __call__(self, params: object, **options: object) -> Optimizer:
         """The optimizer of some parameters."""
@@ -42,7 +43,7 @@ def base_of(task: Task, kind: str) -> Base:
     """The base optimizer of a task; kind is "adam" or "sgd"."""
     if kind not in ("adam", "sgd"):
         raise ValueError(f"base must be adam or sgd, got {kind!r}")
-    return Base(kind, task.lr if kind == "adam" else task.sgd_lr, task.steps)
+    return Base(kind, task.lr if kind == "adam" else task.sgd_lr, task.steps, task.steps_per_epoch)
 
 
 Method = Callable[[Training, Base], Stepper]

@@ -1,5 +1,6 @@
 """Small networks and batches whose random numbers all come from one generator."""
 
+import itertools
 import math
 from functools import cache
 
@@ -13,7 +14,7 @@ from experiments.data.images import Source
 def mlp(sizes: list[int], activation: type[nn.Module], generator: torch.Generator) -> nn.Sequential:
     """Fully connected layers with an activation between them."""
     layers: list[nn.Module] = []
-    for n, m in zip(sizes[:-1], sizes[1:], strict=True):
+    for n, m in itertools.pairwise(sizes):
         layers += [nn.Linear(n, m), activation()]
     model = nn.Sequential(*layers[:-1])
     initialize(model, generator)
