@@ -24,6 +24,7 @@ class Outcome(NamedTuple):
         excess: largest violation over its tolerance on the training data; feasible if at most 1.
         test_excess: the same on the test data.
         violations: largest violation of each block on the training data, as JSON.
+        details: further numbers of the task on the test data, as JSON.
         seconds: of training.
     """
 
@@ -33,6 +34,7 @@ class Outcome(NamedTuple):
     excess: float
     test_excess: float
     violations: str
+    details: str
     seconds: float
 
     @property
@@ -88,7 +90,8 @@ def judge(training: Training, status: str, seconds: float) -> Outcome:
     }
     if status != "trained" or not math.isfinite(numbers["merit"]):
         numbers |= {"excess": math.inf, "test_excess": math.inf}
-    found = json.dumps(
-        {name: float(f"{v:.4g}") for name, v in training.violations("train").items()}
+    found, details = (
+        json.dumps({name: float(f"{value:.4g}") for name, value in part.items()})
+        for part in (training.violations("train"), training.details())
     )
-    return Outcome(status, **numbers, violations=found, seconds=round(seconds, 2))
+    return Outcome(status, **numbers, violations=found, details=details, seconds=round(seconds, 2))

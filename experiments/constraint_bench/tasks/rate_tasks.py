@@ -109,10 +109,18 @@ def build(
         decisions = (model(x).squeeze(1) > 0).float()
         return {rule.__name__: value(sums(decisions, masks(labels, groups)))}
 
+    @torch.no_grad()
+    def details() -> dict[str, float]:
+        x, labels, groups = data["test"]
+        decisions = (model(x).squeeze(1) > 0).float()
+        positive = sums(decisions, by_group(labels, groups))
+        gap = (positive[0] / positive[2] - positive[1] / positive[3]).abs().item()
+        return {"accuracy": (decisions == labels).float().mean().item(), "parity_gap": gap}
+
     size = len(rule(torch.zeros(rates)))
     block = Constraint(rule.__name__, inequality, size, 0.01, from_statistics=value)
     batches = row_batches(len(table.train), batch_size, steps, generator)
-    return Training(model, [block], batches, evaluate, merit, values)
+    return Training(model, [block], batches, evaluate, merit, values, details)
 
 
 def sums(decisions: Tensor, indicators: Tensor) -> Tensor:
