@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from tests.experiments.tiny_runs import ROOT
 
 from experiments.constraint_bench import bench_numbers, bench_table, constraints_report
 from experiments.constraint_bench.bench_table import COLUMNS, Job
@@ -19,6 +18,7 @@ from experiments.constraint_bench.splits import DEVELOPMENT, JUDGMENT, MIXED, dr
 from experiments.constraint_bench.task import UNITS, in_units
 from experiments.constraint_bench.tasks import TASKS
 from experiments.data.tabular import TableSource
+from tests.experiments.tiny_runs import ROOT
 
 PEERS = {"cooper": "cooper", "hct": "humancompatible.train", "mdmm": "mdmm"}
 
