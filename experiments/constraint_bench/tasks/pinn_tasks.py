@@ -162,10 +162,10 @@ def _line(start: list[float], end: list[float], count: int) -> Tensor:
     return a + torch.linspace(0, 1, count).unsqueeze(1) * (b - a)
 
 
-_task = partial(Task, kind="pinn", steps_per_epoch=50, lr=1e-2, sgd_lr=0.01, resolution=0.05)
+_task = partial(Task, kind="pinn", steps=1200, steps_per_epoch=50, lr=1e-2, resolution=0.05)
 TASKS = [
-    _task("pinn_poisson", build=poisson, steps=1200),
-    _task("pinn_heat_mixed_units", build=heat, steps=1200),
-    _task("pinn_burgers", build=burgers, steps=1200),
-    _task("pinn_helmholtz", build=helmholtz, steps=1200),
+    _task("pinn_poisson", build=poisson, sgd_lr=2e-3),
+    _task("pinn_heat_mixed_units", build=heat, sgd_lr=0.03),
+    _task("pinn_burgers", build=burgers, sgd_lr=0.02),
+    _task("pinn_helmholtz", build=helmholtz, sgd_lr=0.03),
 ]
