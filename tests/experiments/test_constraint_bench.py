@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -212,3 +213,30 @@ def test_the_sample_of_a_table_is_clean(name):
         assert part.abs().max() <= 4
     for column in (table.train_labels, table.test_groups):
         assert set(column.tolist()) == {0.0, 1.0}
+
+
+def test_complete_files_are_read_from_a_folder(tmp_path):
+    rest = "Bachelors, 13, Never-married, Sales, Husband, White"
+    lines = [
+        f"39, Private, 7, {rest}, Male, 2174, 0, 40, United-States, <=50K",
+        f"20, State-gov, 7, {rest}, Female, 0, 0, 20, Cuba, >50K",
+        f"50, ?, 7, {rest}, Female, 0, 0, 20, Cuba, >50K",
+    ]
+    folder = tmp_path / "adult"
+    folder.mkdir()
+    (folder / "adult.data").write_text("\n".join(lines) + "\n\n")
+    (folder / "adult.test").write_text("|1x3 Cross validator\n" + f"{lines[1]}.\n")
+    with np.errstate(invalid="ignore"):  # a column without variance
+        table = TableSource("adult", str(tmp_path)).load()
+    assert table.train_labels.tolist() == [0, 1]
+    assert table.train_groups.tolist() == [0, 1]
+    assert table.train[:, 0].tolist() == [1, -1]
+    assert table.test[0, 0] == -1
+    assert table.test_labels.tolist() == [1]
+
+
+def test_bad_names_are_refused():
+    with pytest.raises(ValueError, match="dataset must be adult or compas, got 'iris'"):
+        TableSource("iris")
+    with pytest.raises(ValueError, match="base must be adam or sgd, got 'lbfgs'"):
+        base_of(TASKS["adult_parity"], "lbfgs")
