@@ -12,7 +12,7 @@ from experiments.constraint_bench.bench_numbers import Run, groups, recommended,
 from experiments.constraint_bench.task import UNITS
 
 DASHES = ("-", "--", "-.", ":")
-LARGEST = 3.0  # regret at which the axis ends
+LARGEST, INFEASIBLE = 1000.0, 3000.0  # percent: end of the axis, and place of infeasible runs
 
 
 def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
@@ -52,13 +52,14 @@ def regrets(runs: Sequence[Run], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(7.5, 0.35 * len(found) + 1.2), layout="constrained")
     for i, (method, part) in enumerate(list(found.items())[::-1]):
         color = "black" if method == "powalm" else f"C{i % 10}"
-        values = [min(100 * run.regret, 100 * LARGEST) for run in part]
+        values = [min(100 * run.regret, LARGEST) if run.feasible else INFEASIBLE for run in part]
         heights = [i + 0.5 * (k / max(len(part) - 1, 1) - 0.5) for k in range(len(part))]
         axis.plot(values, heights, ".", color=color, markersize=4)
     axis.set_yticks(range(len(found)), list(found)[::-1], fontsize=8)
     axis.set_xscale("symlog", linthresh=1)
-    axis.set_xlim(-0.1, 110 * LARGEST)
-    axis.set_xlabel("regret, %; at the right end: not feasible")
+    axis.set_xlim(-0.1, 1.3 * INFEASIBLE)
+    axis.axvspan(1.5 * LARGEST, 1.3 * INFEASIBLE, color="0.93")
+    axis.set_xlabel("regret, %; in the gray strip: not feasible")
     _save(figure, path)
 
 
