@@ -10,7 +10,7 @@ from experiments.atomic_files import read_csv, write_csv
 from experiments.constraint_bench.single_run import Outcome
 from experiments.constraint_bench.task import UNITS
 
-RESULTS = Path(__file__).parent.parent / "results" / "constraint_bench.csv.gz"
+RESULTS = Path(__file__).parent.parent / "results" / "constraint_bench" / "bench.csv.gz"
 UNITLESS = ("unconstrained", "penalty")  # run in natural units only
 Row = dict[str, str]
 

@@ -17,7 +17,7 @@ LARGEST, INFEASIBLE = 1000.0, 3000.0  # percent: end of the axis, and place of i
 
 def draw(runs: Sequence[Run], folder: Path) -> list[Path]:
     """Draw both figures for a half of the tasks."""
-    paths = [folder / "constraints_units.png", folder / "constraints_regret.png"]
+    paths = [folder / "units.png", folder / "regret.png"]
     by_units(recommended(runs), paths[0])
     regrets(tuned(runs), paths[1])
     return paths

@@ -30,7 +30,6 @@ from experiments.constraint_bench.splits import DEVELOPMENT, JUDGMENT
 from experiments.constraint_bench.task import UNITS
 
 REPORT = Path(__file__).parent.parent / "CONSTRAINTS.md"
-FIGURES = Path(__file__).parent.parent / "results" / "figures"
 
 
 def main() -> None:
@@ -41,7 +40,7 @@ def main() -> None:
     if keep is not None:
         print(f"{bench_table.RESULTS}: {bench_table.keep(keep)} runs")
     runs = with_regret(bench_table.read(bench_table.RESULTS))
-    constraints_figures.draw(shown(of_base(runs, "adam")), FIGURES)
+    constraints_figures.draw(shown(of_base(runs, "adam")), bench_table.RESULTS.parent)
     write_text(REPORT, text(runs))
 
 
@@ -61,11 +60,11 @@ def section(title: str, runs: Sequence[Run], tasks: Sequence[str]) -> list[str]:
     if not runs:
         return [f"## {title}\n", "No runs yet.\n"]
     missing = [task for task in tasks if task not in {run["task"] for run in runs}]
-    note = f"No runs yet of {', '.join(missing)}.\n" if missing else ""
+    note = f" No runs yet of {', '.join(missing)}." if missing else ""
     seeds = len({run["seed"] for run in runs})
     return [
         f"## {title}\n",
-        f"{len(runs):,} runs, {seeds} seed{'s' * (seeds > 1)}. {note}",
+        f"{len(runs):,} runs, {seeds} seed{'s' * (seeds > 1)}.{note}\n",
         "As recommended, in all units that were run:\n",
         methods_table(recommended(runs)),
         "Tuned in hindsight for each task, in natural units:\n",

@@ -4,7 +4,7 @@ HEADER = """# ConstraintBench
 
 Nineteen constrained trainings on data that the repository carries, by our optimizer with nothing
 set and by other methods, in seven unit systems. `make constraint-bench` runs it. This report is
-built from [results/constraint_bench.csv.gz](results/constraint_bench.csv.gz) by
+built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
 `python -m experiments.constraint_bench.constraints_report`.
 
 - **Two halves.** Half of the tasks of each kind were drawn for development before anything was run
@@ -25,9 +25,9 @@ built from [results/constraint_bench.csv.gz](results/constraint_bench.csv.gz) by
   by the task. "As recommended" is each package's documented setting. "Tuned in hindsight" takes,
   for each task, the best of a grid of four (penalty: eight weights) after seeing the results.
 
-![Share of feasible runs by unit system](results/figures/constraints_units.png)
+![Share of feasible runs by unit system](results/constraint_bench/units.png)
 
-![Regret of each run, tuned in hindsight](results/figures/constraints_regret.png)
+![Regret of each run, tuned in hindsight](results/constraint_bench/regret.png)
 """
 
 HOW = """
