@@ -11,7 +11,7 @@ from experiments.constraint_bench.single_run import Outcome
 from experiments.constraint_bench.task import UNITS
 
 RESULTS = Path(__file__).parent.parent / "results" / "constraint_bench" / "bench.csv.gz"
-UNITLESS = ("unconstrained", "penalty")  # run in natural units only
+UNITLESS = ("unconstrained", "penalty", "penalty by tolerance")  # run in natural units only
 Row = dict[str, str]
 
 

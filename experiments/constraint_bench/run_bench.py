@@ -76,7 +76,7 @@ def chosen_settings(methods: Iterable[str] | None, which: str) -> dict[str, list
             print(f"{name}: skipped, the package {package} is not installed")
             continue
         grid = list(METHODS[name])
-        found[name] = grid if which == "all" or name == "penalty" else grid[:1]
+        found[name] = grid if which == "all" or name in bench_table.UNITLESS else grid[:1]
     return found
 
 
