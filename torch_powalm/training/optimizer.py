@@ -73,7 +73,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         base: Optimizer,
         constraints: ConstraintRegistry,
         *,
-        nu: float = 0.5,
+        nu: float = 0.8,
         beta_1: float | None = None,
         omega: float = 1.0,
         sigma: str = "penalty",
