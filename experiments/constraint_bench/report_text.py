@@ -9,6 +9,9 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
 
 - **Two halves.** Half of the tasks of each kind were drawn for development before anything was run
   ([splits.py](constraint_bench/splits.py)). Rules are chosen on them and reported on the others.
+  Bounds, tolerances, sizes and learning rates of the tasks of both halves were then adjusted, with
+  unconstrained and penalty runs only, until training without constraints violates them and they
+  can be met.
 - **Feasible** means that at the end of the run (no iterate is selected) every entry of every block
   is within the task's tolerance on all training data, in the task's own units. Rates are those of
   hard decisions.
