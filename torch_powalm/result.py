@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 
 class Violation(NamedTuple):
-    """How far a block is from feasible: largest entry and norm of |A(x)| or max(B(x), 0)."""
+    """How far a block is from feasible: largest entry and norm of |A(x)| or max(B(x), 0).
+
+    `never_seen` has the indices of entries that no batch has contained so far (an absent class); if
+    these are all entries, max and norm are nan.
+    """
 
     max: float
     norm: float
+    never_seen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_powalm import ConstraintRegistry, PowerALMOptimizer, prox
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer, Violation, prox
 
 
 def parameter(*entries):
@@ -46,7 +46,7 @@ def test_functions_may_be_lambdas_methods_partials_or_decorated():
     assert found["method"].max == pytest.approx(abs(p.square().sum().item() - 1))
     assert found["partial"].norm == pytest.approx((2 * p).norm().item())
     assert found["lambda_"].max == pytest.approx(max(0.0, p.max().item() - 1))
-    assert found["decorated"] == (0.0, 0.0)
+    assert found["decorated"] == Violation(0.0, 0.0)
 
 
 def test_violations_name_max_and_norm_and_records_carry_them():
@@ -54,9 +54,9 @@ def test_violations_name_max_and_norm_and_records_carry_them():
     constraints = ConstraintRegistry()
     constraints.equality("both", lambda: p)
     constraints.inequality("below", lambda: p - 1)
-    assert constraints.violations() == {"both": (4.0, 5.0), "below": (2.0, 2.0)}
+    assert constraints.violations() == {"both": Violation(4.0, 5.0), "below": Violation(2.0, 2.0)}
     record = wrapped([p], constraints, nu=1.0, beta_1=2.0, omega=3.0).update_multipliers()
-    assert record.violations == {"both": (4.0, 5.0), "below": (2.0, 2.0)}
+    assert record.violations == {"both": Violation(4.0, 5.0), "below": Violation(2.0, 2.0)}
     assert record.primal_residual == pytest.approx(math.sqrt(29))
     assert (record.k, record.beta, record.sigma) == (1, 2.0, 2.0)
     assert record.y_norm == pytest.approx(2 * math.sqrt(9 + 16 + 4))  # y = β (A, max(B, 0))

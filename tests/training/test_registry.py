@@ -30,7 +30,8 @@ def test_the_registry_prints_its_blocks():
 @pytest.mark.parametrize("method", ["equality", "inequality"])
 def test_an_editor_can_complete_the_arguments(method):
     parameters = inspect.signature(getattr(ConstraintRegistry, method)).parameters
-    assert list(parameters) == ["self", "name", "fn", "size", "from_statistics"]
+    batch = ["size", "from_statistics", "latest"]
+    assert list(parameters) == ["self", "name", "fn", *batch, "model"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ A tally is a pair of sums that can be added over micro-batches, ranks and epochs
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,20 +14,46 @@ from torch import Tensor
 from torch_powalm.functional import norm, violation
 from torch_powalm.result import Violation
 
-ConstraintFn = Callable[[], Tensor]
+ConstraintFn = Callable[..., Tensor]
 BatchValue = Tensor | tuple[Tensor, Tensor]
 _FULL = frozenset((torch.float32, torch.float64))
 
 
 @dataclass(frozen=True)
 class Block:
-    """One named constraint: A(x) = 0, or B(x) ≤ 0 when `inequality` is true."""
+    """One named constraint: A(x) = 0, or B(x) ≤ 0 when `inequality` is true.
+
+    Args:
+        name: name of the block.
+        inequality: whether B(x) ≤ 0.
+        fn: function of the parameters; None for a batch block.
+        size: number of entries of a batch block.
+        from_statistics: function of the summed statistics of a batch block.
+        latest: whether the latest step stands for a batch block instead of an average.
+        model: the argument of `fn`; None if it takes none.
+    """
 
     name: str
     inequality: bool
     fn: ConstraintFn | None
     size: int | None
     from_statistics: Callable[[Tensor], Tensor] | None
+    latest: bool = False
+    model: Any = None
+
+    def evaluate(self, model: Any = None) -> Any:
+        """Call the function, on another model if given; without a graph if grad is disabled.
+
+        The function itself always runs with gradients enabled, because it may use
+        `torch.autograd.grad`, as the residual of a differential equation does.
+        """
+        fn: Any = self.fn
+        arguments = () if self.model is None else (self.model if model is None else model,)
+        if torch.is_grad_enabled():
+            return fn(*arguments)
+        with torch.inference_mode(False), torch.enable_grad():
+            value = fn(*arguments)
+        return value.detach() if isinstance(value, Tensor) else value
 
     def flat(self, value: object, size: int | None, noun: str = "") -> Tensor:
         """Check the value and return it as a flat vector of at least single precision."""
@@ -46,10 +72,20 @@ class Block:
         flat = value if value.dim() == 1 else value.reshape(-1)
         return flat.float() if flat.element_size() < 4 else flat
 
-    def violation(self, value: Tensor) -> Violation:
-        """Return the largest entry and the norm of |A(x)| or max(B(x), 0)."""
+    def violation(self, value: Tensor, seen: Tensor | None = None) -> Violation:
+        """Return the largest entry and the norm of |A(x)| or max(B(x), 0).
+
+        Args:
+            value: the value of the block.
+            seen: which entries have been in a batch; None for all.
+        """
+        never_seen: tuple[int, ...] = ()
+        if seen is not None:
+            never_seen = tuple((~seen).nonzero().flatten().tolist())
+            if len(never_seen) == len(value):
+                return Violation(math.nan, math.nan, never_seen)
         excess = violation(value, self.inequality)
-        return Violation(float(excess.abs().max()), norm(excess))
+        return Violation(float(excess.abs().max()), norm(excess), never_seen)
 
     def __str__(self) -> str:
         kind = "inequality" if self.inequality else "equality"
@@ -87,12 +123,63 @@ class Tally(NamedTuple):
         return Tally(self.total.detach().clone(), weight)
 
     def value(self, block: Block) -> Tensor:
-        """Return the constraint: a function of the statistics, or total / weight (0 if 0 / 0)."""
+        """Return the constraint: a function of the statistics, or total / weight (0 if 0 / 0).
+
+        An entry that is not finite although the statistics are (a rate without its group) is 0,
+        without a gradient.
+        """
         if block.from_statistics is not None:
-            return block.flat(block.from_statistics(self.total), block.size, " from its statistics")
+            return _from_statistics(block, self.total)
         if isinstance(self.weight, float):
             return self.total if self.weight == 1.0 else self.total / self.weight
         return self.total / torch.where(self.weight > 0, self.weight, 1.0)
+
+    @torch.no_grad()
+    def present(self, block: Block) -> Tensor:
+        """Return which entries of the block these sums determine."""
+        if block.from_statistics is not None:
+            return ~_absent(_read(block, self.total), self.total)
+        if isinstance(self.weight, float):
+            return torch.ones_like(self.total, dtype=torch.bool)
+        return (self.weight > 0).expand_as(self.total)
+
+
+def _read(block: Block, total: Tensor) -> Tensor:
+    fn: Any = block.from_statistics
+    return block.flat(fn(total), block.size, " from its statistics")
+
+
+def _absent(value: Tensor, total: Tensor) -> Tensor:
+    """Return which entries are not finite although all statistics are."""
+    return ~value.isfinite() & total.isfinite().all()
+
+
+def _from_statistics(block: Block, total: Tensor) -> Tensor:
+    """Return the function of the statistics; absent entries are 0 and have no gradient.
+
+    Where a rate is 0/0, its derivative is nan, which times 0 is nan. So the nan is removed from the
+    gradient of the statistics, unless the gradient that arrived was not finite already.
+    """
+    if not total.requires_grad:
+        value = _read(block, total)
+        return torch.where(_absent(value, total), 0.0, value)
+    total = total.view_as(total)  # the hook must not see other uses of the statistics
+    value = _read(block, total)
+    absent = _absent(value, total)
+    value = torch.where(absent, 0.0, value)
+    removable = absent.any()
+
+    def arrive(grad: Tensor) -> None:
+        nonlocal removable
+        removable = absent.any() & grad.isfinite().all()
+
+    def remove(grad: Tensor) -> Tensor:
+        return torch.where(removable & ~grad.isfinite(), 0.0, grad)
+
+    if value.requires_grad:
+        value.register_hook(arrive)  # type: ignore[no-untyped-call]
+        total.register_hook(remove)  # type: ignore[no-untyped-call]
+    return value
 
 
 def tally(block: Block, value: BatchValue, samples: float) -> Tally:

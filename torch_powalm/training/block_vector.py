@@ -122,7 +122,7 @@ class BlockVector:
         values = {}
         with full_precision(self.device):
             for block in self.static:
-                raw = block.fn()  # type: ignore[misc]
+                raw = block.evaluate()
                 value = block.flat(full(raw) if self.sharded else raw, self.sizes.get(block.name))
                 values[block.name] = value if value.device == self.device else value.to(self.device)
         return values
@@ -149,7 +149,8 @@ class BlockVector:
     def epoch_sums_with(self, seen: Tallies) -> Tallies:
         """Return the sums of the epoch including this step; statistics of another shape raise."""
         past = self._constraints.epoch_sums(seen)
-        return {name: past[name].plus(t) if name in past else t for name, t in seen.items()}
+        added = {name for name in past if not self._constraints.blocks[name].latest}
+        return {name: past[name].plus(t) if name in added else t for name, t in seen.items()}
 
     def epoch_residual(self, exact: Mapping[str, Tensor]) -> Tensor:
         """Return r at the end of an epoch, with exact values or averages for batch blocks."""
@@ -160,6 +161,7 @@ class BlockVector:
         for block in self.batch:
             if block.name in exact:
                 values.append(block.flat(exact[block.name], block.size).detach())
+                self._constraints.mark_seen(block.name, torch.ones_like(values[-1]) > 0)
             elif block.name in sums:
                 values.append(sums[block.name].value(block))
             else:
@@ -194,8 +196,10 @@ class BlockVector:
 
     def violations(self, vector: Tensor) -> dict[str, Violation]:
         """Return the violation by block name."""
-        blocks = self._constraints.blocks
-        return {name: blocks[name].violation(v) for name, v in self.split(vector).items()}
+        blocks, seen = self._constraints.blocks, self._constraints.seen
+        return {
+            name: blocks[name].violation(v, seen(name)) for name, v in self.split(vector).items()
+        }
 
     def not_finite(self, vector: Tensor) -> str:
         """Return the name of the first block with an entry that is not finite."""

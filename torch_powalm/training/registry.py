@@ -1,11 +1,11 @@
 """ConstraintRegistry: constraint blocks by name, and their running sums over batches.
 
-A block depends on parameters only (a function without arguments) or on the batch (its value is
-passed to `PowerALMOptimizer.augment`, or to `observe` outside of training).
+A block depends on parameters only (a function) or on the batch (its value is passed to
+`PowerALMOptimizer.augment`, or to `observe` outside of training).
 """
 
-import keyword
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import torch
@@ -16,11 +16,10 @@ from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import BatchValue, Block, ConstraintFn, check_samples, tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import full
+from torch_powalm.training.registration_checks import check_arguments, check_name
 
 F = TypeVar("F", bound=ConstraintFn)
 Statistics = Callable[[Tensor], Tensor]
-
-_RESERVED = ("samples", "strict", "window")  # keywords of augment()
 
 
 class ConstraintRegistry:
@@ -34,24 +33,26 @@ class ConstraintRegistry:
         constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.02)
 
     Functions should reach parameters through the module (`lambda: model.fc.weight`) and must not
-    draw random numbers. Registration ends at the first step of an optimizer that uses the registry.
+    draw random numbers. They run with gradients enabled, so they may use `torch.autograd.grad`.
+    Registration ends at the first step of an optimizer that uses the registry.
     """
 
     def __init__(self) -> None:
         self.blocks: dict[str, Block] = {}
         self._epoch: Tallies = {}  # batch blocks, since the last multiplier update
         self._latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
+        self._seen: dict[str, Tensor] = {}  # entries of batch blocks in any batch before that
         self._observed: Tallies = {}  # batch blocks, since the last take_observed()
         self.owners: dict[str, object] = {}  # set by `claim`
 
     @overload
-    def equality(self, name: str, fn: F) -> F: ...
+    def equality(self, name: str, fn: F, *, model: Any = None) -> F: ...
     @overload
     def equality(
-        self, name: str, *, size: int, from_statistics: Statistics | None = None
+        self, name: str, *, size: int, from_statistics: Statistics | None = None, latest: bool = ...
     ) -> None: ...
     @overload
-    def equality(self, name: str) -> Callable[[F], F]: ...
+    def equality(self, name: str, *, model: Any = None) -> Callable[[F], F]: ...
     def equality(
         self,
         name: str,
@@ -59,25 +60,31 @@ class ConstraintRegistry:
         *,
         size: int | None = None,
         from_statistics: Statistics | None = None,
+        latest: bool = False,
+        model: Any = None,
     ) -> Any:
         """Register A(x) = 0.
 
         Args:
             name: a Python identifier, not yet taken.
-            fn: function without arguments; leave it out for a batch block or as a decorator.
+            fn: function without arguments, or of `model`; leave it out for a batch block or as a
+                decorator.
             size: number of entries of a batch block.
             from_statistics: maps the sum of additive statistics to the constraint's value.
+            latest: for a batch block that is the same in every batch, as on a fixed grid: use its
+                value at the latest step instead of an average over steps.
+            model: the model that is passed to `fn`; `violations(model=...)` passes another one.
         """
-        return self._register(name, False, fn, size, from_statistics)
+        return self._register(Block(name, False, fn, size, from_statistics, latest, model))
 
     @overload
-    def inequality(self, name: str, fn: F) -> F: ...
+    def inequality(self, name: str, fn: F, *, model: Any = None) -> F: ...
     @overload
     def inequality(
-        self, name: str, *, size: int, from_statistics: Statistics | None = None
+        self, name: str, *, size: int, from_statistics: Statistics | None = None, latest: bool = ...
     ) -> None: ...
     @overload
-    def inequality(self, name: str) -> Callable[[F], F]: ...
+    def inequality(self, name: str, *, model: Any = None) -> Callable[[F], F]: ...
     def inequality(
         self,
         name: str,
@@ -85,26 +92,68 @@ class ConstraintRegistry:
         *,
         size: int | None = None,
         from_statistics: Statistics | None = None,
+        latest: bool = False,
+        model: Any = None,
     ) -> Any:
         """Register B(x) ≤ 0, with the arguments of `equality`."""
-        return self._register(name, True, fn, size, from_statistics)
+        return self._register(Block(name, True, fn, size, from_statistics, latest, model))
 
     @torch.no_grad()
-    def violations(self) -> dict[str, Violation]:
-        """Return the current violation of each block; parameter-only blocks are evaluated now.
+    def values(self, *, model: Any = None) -> dict[str, Tensor]:
+        """Return the current value of each block as a flat vector, in the units of its function.
 
-        Batch blocks report the current epoch, or the last one if no batch has been seen since then.
-        A batch block that has never been seen is omitted.
+        Parameter-only blocks are evaluated now. Batch blocks report the current epoch, or the last
+        one if no batch has been seen since then; entries that were never seen are nan.
+
+        Args:
+            model: evaluate this model, such as an average of weights: only the blocks that are
+                functions, which must have been registered with a model.
         """
+        found = self._current(model)
+        masks = {name: self.seen(name) for name in found}
+        return {
+            name: value if (seen := masks[name]) is None else torch.where(seen, value, torch.nan)
+            for name, value in found.items()
+        }
+
+    @torch.no_grad()
+    def violations(self, *, model: Any = None) -> dict[str, Violation]:
+        """Return the current violation of each block, with the arguments of `values`."""
+        found = self._current(model).items()
+        return {name: self.blocks[name].violation(v, self.seen(name)) for name, v in found}
+
+    def _current(self, model: Any) -> dict[str, Tensor]:
+        """Return the values of the blocks, 0 for an entry that was never seen."""
         found = {}
         for name, block in self.blocks.items():
             if block.fn is not None:
-                found[name] = block.violation(block.flat(full(block.fn()), block.size))
+                if model is not None and block.model is None:
+                    raise ValueError(
+                        f"constraint {name!r} must be registered with model=, got none"
+                    )
+                found[name] = block.flat(full(block.evaluate(model)), block.size)
+            elif model is not None:
+                continue
             elif name in self._epoch:
-                found[name] = block.violation(self._epoch[name].value(block))
-            elif name in self._latest:
-                found[name] = block.violation(self._latest[name])
+                found[name] = self._epoch[name].value(block)
+            else:
+                found[name] = self._latest.get(name, torch.zeros(block.size or 0))
         return found
+
+    def seen(self, name: str) -> Tensor | None:
+        """Return which entries of a batch block have been in any batch; None for a function."""
+        block = self.blocks[name]
+        if block.fn is not None:
+            return None
+        before = self._seen.get(name, torch.zeros(block.size or 0) > 0)
+        if name not in self._epoch:
+            return before
+        now = self._epoch[name].present(block)
+        return now | before.to(now.device)
+
+    def mark_seen(self, name: str, entries: Tensor) -> None:
+        """Record which entries of a batch block have been seen."""
+        self._seen[name] = entries
 
     @torch.no_grad()
     def observe(self, *, samples: float = 1.0, **values: BatchValue) -> None:
@@ -134,8 +183,8 @@ class ConstraintRegistry:
         ranks = Ranks(process_group)
         if seen and ranks.size > 1:
             (seen,) = ranks.sums(seen, device=next(iter(seen.values())).total.device)
-        blocks = self.blocks
-        return {name: blocks[name].violation(t.value(blocks[name])) for name, t in seen.items()}
+        found = [(self.blocks[name], t) for name, t in seen.items()]
+        return {block.name: block.violation(t.value(block), t.present(block)) for block, t in found}
 
     def epoch_sums(self, names: Iterable[str]) -> Tallies:
         """Return the sums of batch blocks since the last multiplier update."""
@@ -151,16 +200,28 @@ class ConstraintRegistry:
 
     def restart_epoch(self, latest: Mapping[str, Tensor]) -> None:
         """Start a new epoch for some blocks, and store their values at the end of the last one."""
+        self._seen.update(self.seen_entries(latest))
         for name in latest:
             self._epoch.pop(name, None)
         self._latest.update(latest)
 
-    def restore(self, names: Iterable[str], sums: Tallies, latest: Mapping[str, Tensor]) -> None:
+    def seen_entries(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return which entries of batch blocks have been in any batch."""
+        return {name: mask for name in names if (mask := self.seen(name)) is not None}
+
+    def restore(
+        self,
+        names: Iterable[str],
+        sums: Tallies,
+        latest: Mapping[str, Tensor],
+        seen: Mapping[str, Tensor],
+    ) -> None:
         """Continue the epoch of the named blocks from saved sums and latest values."""
         for name in names:
             self._epoch.pop(name, None)
         self._epoch.update(sums)
         self._latest.update(latest)
+        self._seen.update(seen)
 
     def claim(self, names: Iterable[str], owner: object) -> None:
         """Assign the named blocks to an owner, and close registration."""
@@ -171,18 +232,9 @@ class ConstraintRegistry:
             return "ConstraintRegistry()"
         return "\n".join(["ConstraintRegistry(", *(f"  {b}" for b in self.blocks.values()), ")"])
 
-    def _register(
-        self,
-        name: str,
-        inequality: bool,
-        fn: Any,
-        size: int | None = None,
-        from_statistics: Statistics | None = None,
-    ) -> Any:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"name must be a Python identifier, got {name!r}")
-        if name in _RESERVED:
-            raise ValueError(f"name must not be one of {', '.join(_RESERVED)}, got {name!r}")
+    def _register(self, block: Block) -> Any:
+        name = block.name
+        check_name(name)
         if name in self.blocks:
             raise ValueError(f"constraint {name!r} is already registered")
         if self.owners:
@@ -190,15 +242,8 @@ class ConstraintRegistry:
                 f"cannot register {name!r}: the registry is in use by an optimizer; "
                 "register constraints before its first step"
             )
-        if fn is not None and not callable(fn):
-            raise TypeError(f"fn of {name!r} must be callable, got {type(fn).__name__}")
-        if fn is not None and size is not None:
-            raise ValueError(f"fn and size of {name!r} are mutually exclusive, got both")
-        if size is not None and (not isinstance(size, int) or size < 1):
-            raise ValueError(f"size of {name!r} must be a positive integer, got {size!r}")
-        if from_statistics is not None and size is None:
-            raise ValueError(f"size of {name!r} must be given with from_statistics, got None")
-        if fn is None and size is None:
-            return lambda decorated: self._register(name, inequality, decorated)
-        self.blocks[name] = Block(name, inequality, fn, size, from_statistics)
-        return fn
+        check_arguments(block)
+        if block.fn is None and block.size is None:
+            return lambda decorated: self._register(replace(block, fn=decorated))
+        self.blocks[name] = block
+        return block.fn

@@ -57,6 +57,8 @@ class RunningEstimate:
     def follow(self, blocks: list[Block], batch: Tallies) -> None:
         """Move the averages by the batch of a step."""
         for block in blocks:
+            if block.latest:
+                continue
             new = batch[block.name]
             track = self.tracks.get(block.name)
             if track is None:
@@ -64,10 +66,8 @@ class RunningEstimate:
                 one = error.new_ones(())
                 self.tracks[block.name] = Track(new.snapshot(), error, 0 * one, one)
                 continue
-            seen = new.value(block)
-            if not isinstance(new.weight, float):
-                seen = torch.where(new.weight > 0, seen, track.tally.value(block))
-            e = torch.nan_to_num(seen - track.tally.value(block))
+            both = new.present(block) & track.tally.present(block)
+            e = torch.where(both, new.value(block) - track.tally.value(block), 0.0)
             size = torch.linalg.vector_norm(e)
             first = track.spread == 0
             error = torch.where(first, e, torch.lerp(track.error, e, SMOOTHING))

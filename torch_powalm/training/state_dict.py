@@ -13,7 +13,7 @@ from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate, Track
 
 _COUNTERS = ("steps", "skipped", "gradient_norm", "total_steps")  # of the epoch
-_KEYS = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "units", "running"}
+_KEYS = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "units", "running", "seen"}
 _KEYS |= set(_COUNTERS)
 
 
@@ -37,6 +37,7 @@ def save(parts: Parts) -> dict[str, Any]:
     names = [block.name for block in blocks.batch]
     state["epoch"] = {name: tuple(t) for name, t in constraints.epoch_sums(names).items()}
     state["latest"] = constraints.latest_values(names)
+    state["seen"] = constraints.seen_entries(names)
     state["units"] = parts.units.state_dict()
     state["running"] = parts.estimate.state_dict()
     return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
@@ -57,12 +58,12 @@ def prepare_load(state: Mapping[str, Any], parts: Parts) -> Callable[[], None]:
     restored = units.restored_dual(parts.dual, {**state, "y": y}, blocks)
     sums = {name: Tally(*pair) for name, pair in state["epoch"].items()}
     tracks = {name: Track(Tally(*t[:2]), *t[2:]) for name, t in state["running"].items()}
-    latest = dict(state["latest"])
+    latest, seen = dict(state["latest"]), dict(state["seen"])
     counters = {name: state[name] for name in _COUNTERS}
 
     def load() -> None:
         parts.dual.take_over(restored)
-        parts.constraints.restore([block.name for block in blocks.batch], sums, latest)
+        parts.constraints.restore([block.name for block in blocks.batch], sums, latest, seen)
         parts.epoch.restore(**counters)
         parts.units.take_over(units)
         parts.estimate.restore(tracks)
