@@ -88,7 +88,7 @@ class RunningEstimate:
 
 
 def _largest_gain(block: Block) -> float:
-    """Return the largest gain: statistics of a batch may lack a group, so they never stand alone."""
+    """Return the largest gain: a batch that lacks a group must not stand for the average."""
     return 1.0 if block.from_statistics is None else POOLED_GAIN
 
 
