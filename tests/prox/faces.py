@@ -33,6 +33,7 @@ from torch_powalm.prox import (
     Proximable,
     SecondOrderCone,
     Simplex,
+    SpectralNormBall,
     Zero,
 )
 
@@ -162,6 +163,12 @@ def faces() -> dict[str, Face]:
             [(torch.outer(U[:, 2], V[:, 2]), -0.8, 0.8)],
             0.8 * U[:, :2] @ V[:, :2].T,
         ),
+        "spectral norm ball, one singular value on the bound": Face(
+            SpectralNormBall(2.0),
+            (U * weights) @ V.T,
+            [(torch.outer(U[:, 0], V[:, 0]), 0, INF)],
+        ),
+        "spectral norm ball inside": Face(SpectralNormBall(2.1), (U * weights) @ V.T, []),
         "cone, one row on the boundary": Face(
             SecondOrderCone(), boundary, [(vec(-1, 0.6, 0.8, 0, 0, 0).reshape(2, 3), 0, INF)]
         ),
@@ -245,6 +252,22 @@ def curved_faces() -> dict[str, tuple[Proximable, Tensor, Tensor, Tensor]]:
             combine((0, 0, 0.0)),
             0.8 * combine((0, 0, 1.0), (1, 1, 1.0), (2, 2, 0.5)),
             combine((0, 0, 0.3), (1, 1, 2.0)),
+        ),
+        # S ⪰ 0 of rank 1 for two singular values on the bound: a negative eigenvalue, an
+        # antisymmetric part, and whatever is outside of their block
+        "spectral norm ball, two singular values on the bound": (
+            SpectralNormBall(2.0),
+            combine((0, 0, 2.0), (1, 1, 2.0), (2, 2, 0.5)),
+            combine((0, 0, 1.5)),
+            combine(
+                (1, 1, -0.7), (0, 1, 0.4), (1, 0, -0.4), (2, 0, 0.3), (3, 2, 0.5), (2, 2, -0.6)
+            ),
+        ),
+        "spectral norm ball, a multiple of an isometry": (
+            SpectralNormBall(2.0),
+            combine((0, 0, 2.0), (1, 1, 2.0), (2, 2, 2.0)),
+            combine((0, 0, 1.5), (1, 1, 0.3), (0, 1, 0.1), (1, 0, 0.1)),
+            combine((2, 2, -1.0), (0, 1, 0.2), (1, 0, -0.2), (3, 1, 0.4)),
         ),
         "cone at 0, edge of the polar": (
             soc,

@@ -23,6 +23,7 @@ from torch_powalm.prox import (
     SecondOrderCone,
     Separable,
     Simplex,
+    SpectralNormBall,
     Zero,
 )
 
@@ -101,6 +102,11 @@ def nuclear_prox(v: Tensor, t: float) -> Tensor:
     return v @ V @ (1 - t / lam.clamp(min=1e-30).sqrt()).clamp(min=0).diag() @ V.T
 
 
+def spectral_prox(v: Tensor, radius: float) -> Tensor:
+    lam, V = torch.linalg.eigh(v.T @ v)
+    return v @ V @ (radius / lam.clamp(min=1e-30).sqrt()).clamp(max=1).diag() @ V.T
+
+
 def cone_prox(v: Tensor) -> Tensor:
     """The best u for a given x_0 is v_u cut to length x_0; x_0 minimizes what is left."""
     x = v.clone()
@@ -122,6 +128,11 @@ def affine_prox(v: Tensor) -> Tensor:
 def in_ball(generator: Generator, radius: float, *shape: int) -> Tensor:
     x = randn(generator, *shape)
     return x * radius * (2 * torch.rand((), generator=generator)).clamp(max=1.0) / vector_norm(x)
+
+
+def in_spectral_ball(generator: Generator, radius: float, *shape: int) -> Tensor:
+    U, sigma, Vt = torch.linalg.svd(randn(generator, *shape), full_matrices=False)
+    return (U * radius * (2 * rand(generator, len(sigma))).clamp(max=1.0)) @ Vt
 
 
 def in_simplex(generator: Generator, total: float, *shape: int) -> Tensor:
@@ -248,6 +259,13 @@ TABLE = {
         lambda v, t: nuclear_prox(v, 0.8 * t),
         lambda g: randn(g, 4, 3),
         value=lambda x: 0.8 * float(torch.linalg.eigvalsh(x.T @ x).clamp(min=0).sqrt().sum()),
+    ),
+    "spectral norm ball": Row(
+        SpectralNormBall(1.1),
+        (3, 4),
+        lambda v, t: spectral_prox(v, 1.1),
+        lambda g: in_spectral_ball(g, 1.1, 3, 4),
+        violation=lambda x: float(torch.linalg.eigvalsh(x @ x.T)[-1].sqrt()) - 1.1,
     ),
     "second-order cone": Row(
         SecondOrderCone(),

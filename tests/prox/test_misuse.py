@@ -20,6 +20,7 @@ from torch_powalm.prox import (
     Proximable,
     Separable,
     Simplex,
+    SpectralNormBall,
     Zero,
 )
 
@@ -68,6 +69,7 @@ POSITIVE = "must be positive and finite, got"
         (lambda: L1(0.0), ValueError, f"weight {POSITIVE} 0.0"),
         (lambda: L2Group(-0.5, 0), ValueError, f"weight {POSITIVE} -0.5"),
         (lambda: NuclearNorm(INF), ValueError, f"weight {POSITIVE} inf"),
+        (lambda: SpectralNormBall(0.0), ValueError, f"radius {POSITIVE} 0.0"),
         (lambda: Box(1.0, 0.0), ValueError, "lower must be at most upper, got 1.0 > 0.0"),
         (
             lambda: Box(vec(0.0, 3.0), vec(1.0)),
@@ -100,6 +102,16 @@ POSITIVE = "must be positive and finite, got"
             lambda: Affine(MATRIX, RHS).prox(vec(1.0), 1.0),
             ValueError,
             "x has 1 entries, matrix has 6 columns",
+        ),
+        (
+            lambda: SpectralNormBall(1.0).prox(vec(1.0), 1.0),
+            ValueError,
+            "v must have 2 dimensions, got shape (1,)",
+        ),
+        (
+            lambda: SpectralNormBall(1.0).value(vec(1.0)),
+            ValueError,
+            "x must have 2 dimensions, got shape (1,)",
         ),
         (
             lambda: NuclearNorm(1.0).prox(vec(1.0), 1.0),

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.linalg import vector_norm
 
 from tests.prox.terms import DTYPES, INF, ROWS, SETS, TABLE, TOL, Row, points, vec
-from torch_powalm.prox import Box, NonNegativeBall, SecondOrderCone, Simplex
+from torch_powalm.prox import Box, Elementwise, NonNegativeBall, SecondOrderCone, Simplex
 
 
 @ROWS
@@ -146,3 +146,17 @@ def test_infinite_numbers_do_not_raise(row):
     assert row.g.prox(y, 1.0).shape == x.shape
     for number in (row.g.value(y), row.g.distance(y, x), row.g.distance(x, y)):
         assert isinstance(number, float)
+
+
+@pytest.mark.parametrize("name", [n for n, r in TABLE.items() if isinstance(r.g, Elementwise)])
+def test_a_term_of_single_entries_takes_a_step_per_entry(name):
+    row = TABLE[name]
+    for v, step in points(row):
+        steps = torch.full_like(v, step)
+        if not row.g.is_elementwise:
+            continue
+        assert torch.equal(row.g.prox(v, steps), row.g.prox(v, step))
+        steps[..., 0] *= 3.0
+        expected = torch.where(steps == step, row.g.prox(v, step), row.g.prox(v, 3.0 * step))
+        assert torch.equal(row.g.prox(v, steps), expected)
+    assert row.g.is_elementwise == (name != "separable")

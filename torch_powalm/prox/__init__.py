@@ -12,7 +12,7 @@ inside its bound counts as free.
 
 from torch_powalm.prox.affine import Affine
 from torch_powalm.prox.ball import Ball
-from torch_powalm.prox.base import Bounded, Proximable
+from torch_powalm.prox.base import Bounded, Elementwise, Proximable
 from torch_powalm.prox.box import Box
 from torch_powalm.prox.l1 import L1
 from torch_powalm.prox.l2_group import L2Group
@@ -22,6 +22,7 @@ from torch_powalm.prox.nuclear_norm import NuclearNorm
 from torch_powalm.prox.second_order_cone import SecondOrderCone
 from torch_powalm.prox.separable import Separable
 from torch_powalm.prox.simplex import Simplex
+from torch_powalm.prox.spectral_norm_ball import SpectralNormBall
 from torch_powalm.prox.zero import Zero
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Ball",
     "Bounded",
     "Box",
+    "Elementwise",
     "L2Group",
     "NonNegative",
     "NonNegativeBall",
@@ -38,5 +40,6 @@ __all__ = [
     "SecondOrderCone",
     "Separable",
     "Simplex",
+    "SpectralNormBall",
     "Zero",
 ]

@@ -26,6 +26,18 @@ class Proximable(Protocol):
         """Distance from −v to ∂g(x)."""
 
 
+@runtime_checkable
+class Elementwise(Proximable, Protocol):
+    """A term that may be a sum over the entries of x; its prox then takes one step per entry."""
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether g is a sum over the entries, so that `step` may be a tensor like v."""
+
+    def prox(self, v: Tensor, step: float | Tensor) -> Tensor:
+        """Minimizer of g(u) + Σ (u_i − v_i)² / (2 step_i) for step > 0, as a new tensor."""
+
+
 Bounds: TypeAlias = tuple[float | Tensor, float | Tensor]
 
 

@@ -25,6 +25,7 @@ class Box:
     """
 
     is_indicator: ClassVar[bool] = True
+    is_elementwise: ClassVar[bool] = True
 
     lower: float | Tensor
     upper: float | Tensor
@@ -55,7 +56,7 @@ class Box:
             return 0.0
         return indicator(((x - inside).abs() <= rounding(x, 1) * x.abs()).all().item())
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: float | Tensor) -> Tensor:
         """min(max(v, lower), upper)."""
         return torch.clamp(v, expand_like(self.lower, v), expand_like(self.upper, v))
 

@@ -1,7 +1,7 @@
 """The sum of absolute values."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ class L1:
     """
 
     is_indicator: ClassVar[bool] = False
+    is_elementwise: ClassVar[bool] = True
 
     weight: float
 
@@ -29,7 +30,7 @@ class L1:
         """The sum weight Σ |x_i|."""
         return self.weight * float(x.abs().sum().item())
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: float | Tensor) -> Tensor:
         """Soft threshold: v minus its projection onto |v_i| ≤ weight · step."""
         return _shrink(v, self.weight * step)
 
@@ -39,5 +40,5 @@ class L1:
         return norm(torch.where(x == 0, _shrink(v, self.weight), smooth))
 
 
-def _shrink(v: Tensor, threshold: float) -> Tensor:
+def _shrink(v: Tensor, threshold: Any) -> Tensor:
     return v - v.clamp(-threshold, threshold)

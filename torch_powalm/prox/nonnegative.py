@@ -16,13 +16,14 @@ class NonNegative:
     """Indicator of {x : x ≥ 0}."""
 
     is_indicator: ClassVar[bool] = True
+    is_elementwise: ClassVar[bool] = True
     bounds: ClassVar[Bounds] = (0.0, math.inf)
 
     def value(self, x: Tensor) -> float:
         """0 if x ≥ 0, else inf."""
         return indicator(x.amin().item() >= 0)
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: float | Tensor) -> Tensor:
         """max(v, 0)."""
         return v.clamp(min=0.0)
 

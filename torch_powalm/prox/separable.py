@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_powalm.functional import norm
-from torch_powalm.prox.base import Proximable
+from torch_powalm.prox.base import Elementwise, Proximable
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +51,23 @@ class Separable:
         """Whether every term is an indicator."""
         return self._is_indicator
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether every term is a sum over entries."""
+        return all(isinstance(g, Elementwise) and g.is_elementwise for _, g in self.parts)
+
     def value(self, x: Tensor) -> float:
         """The sum Σ g_j(x[rows_j])."""
         self._check_rows(x)
         return math.fsum(g.value(x[rows]) for rows, g in self.parts)
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: float | Tensor) -> Tensor:
         """The prox of each term on its rows."""
         self._check_rows(v)
         x = v.clone()
         for rows, g in self.parts:
-            x[rows] = g.prox(v[rows], step)
+            own: Any = step[rows] if isinstance(step, Tensor) else step
+            x[rows] = g.prox(v[rows], own)
         return x
 
     def distance(self, x: Tensor, v: Tensor) -> float:

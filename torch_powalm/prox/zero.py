@@ -15,13 +15,14 @@ class Zero:
     """The zero function, g(x) = 0."""
 
     is_indicator: ClassVar[bool] = True
+    is_elementwise: ClassVar[bool] = True
     bounds: ClassVar[Bounds] = (-math.inf, math.inf)
 
     def value(self, x: Tensor) -> float:
         """0."""
         return 0.0
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: float | Tensor) -> Tensor:
         """A copy of v."""
         return v.clone()
 

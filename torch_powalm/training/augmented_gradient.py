@@ -28,6 +28,7 @@ from torch_powalm.training.batch_window import (
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
+from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.vector_jacobian import (
     add_to_grad,
@@ -44,6 +45,9 @@ class AugmentedGradient:
     Args:
         blocks: r = (A(x), B(x)), and the parameters x.
         dual: y and β.
+        units: scales of the blocks.
+        estimate: running averages of the batch blocks.
+        epoch: whether the multipliers may start.
         ranks: the processes whose gradients are averaged.
         on_nonfinite: "raise" or "skip", for a value or gradient that is not finite.
     """
@@ -54,13 +58,14 @@ class AugmentedGradient:
         dual: DualState,
         units: AutomaticUnits,
         estimate: RunningEstimate,
+        epoch: EpochStatistics,
         ranks: Ranks,
         on_nonfinite: str,
     ) -> None:
         if on_nonfinite not in ("raise", "skip"):
             raise ValueError(f"on_nonfinite must be 'raise' or 'skip', got {on_nonfinite!r}")
         self.blocks, self.dual, self.ranks = blocks, dual, ranks
-        self.units, self.estimate = units, estimate
+        self.units, self.estimate, self.epoch = units, estimate, epoch
         self.on_nonfinite = on_nonfinite
         self.window = BatchWindow()
 
@@ -69,6 +74,8 @@ class AugmentedGradient:
         if not carries_gradient(loss, batch.proxy):
             return loss  # validation: nothing is kept
         blocks, (proxy, reported, whole, parts) = self.blocks, batch
+        if not blocks.batch:
+            return loss
         self.window.notice_cleared(blocks.params, blocks.sharded)
         seen = proxy
         if self.ranks.size > 1:
@@ -118,7 +125,7 @@ class AugmentedGradient:
         if not self.dual.started:
             self.start(r)
         w = self.dual.weight(r)
-        if w is None or A_static is None:
+        if w is None or A_static is None or not self.dual.started:
             return self.is_finite(r)
         grads = vjp(A_static, params, w[: blocks.static_size] if blocks.batch else w)
         self.window.mark_injected(add_to_grad(params, grads, blocks.sharded))
@@ -126,7 +133,7 @@ class AugmentedGradient:
 
     def start(self, r: Tensor) -> None:
         """Start the multipliers at the first finite r, once the units are known."""
-        if not self.units.measuring and self.is_finite(r):
+        if not self.units.measuring and not self.epoch.warming and self.is_finite(r):
             self.units.start(self.dual, self.blocks, r)
 
     def _measure(self, r: Tensor) -> bool:
@@ -151,17 +158,23 @@ class AugmentedGradient:
         parts = max(1, self.window.parts) * self.ranks.size
         return {name: t.divided(parts) for name, t in sums.items()}
 
-    def measure(self) -> float:
+    def measure(self, units: AutomaticUnits | None) -> float:
         """Return the norm of .grad; nan if it is not finite and on_nonfinite is "skip".
 
         A gradient that is too long for the base is shortened.
+
+        Args:
+            units: record the gradient there while units are measured.
         """
         params = self.blocks.params
         grads = [p.grad for p in params if p.grad is not None]
         now = sharded_norm(*grads) if self.blocks.sharded else norm(*grads)
         if math.isfinite(now):
+            if not self.blocks.sizes:
+                return now  # prox terms without constraints
             if self.units.measuring:
-                self.units.measure_pull(now, params)
+                if units is not None:
+                    units.measure_pull(now, params)
             elif now > self.units.longest:
                 for grad in grads:
                     grad.mul_(self.units.longest / now)

@@ -60,6 +60,12 @@ class AutomaticUnits:
         """Set the number of measuring steps."""
         self.steps = steps
 
+    def set_base(self, steps: int, follows_length: bool) -> None:
+        """Continue with another base; units that are known stay as they are."""
+        if self.measuring:
+            self.steps = steps
+        self.follows_length = follows_length
+
     def measure_blocks(
         self, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks | None
     ) -> None:

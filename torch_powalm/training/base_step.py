@@ -1,13 +1,14 @@
 """Special steps of the base: a search with a closure (LBFGS), or a step that creates state."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.training.augmented_gradient import AugmentedGradient
+from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
@@ -28,36 +29,64 @@ def search(
 ) -> tuple[Any, Tallies] | None:
     """Step a base that may evaluate L_β at several points.
 
-    Returns the closure's first value and the sums of the epoch including its batch, or None if a
-    value was not finite. In the latter case the parameters are restored, and a base that had
-    already started its search loses its state.
+    Returns the closure's first value and the sums of the epoch including the batch blocks at the
+    accepted point, or None if a value was not finite. In the latter case the parameters are
+    restored, and a base that had already started its search loses its state. The units are measured
+    at the first point, and known from the next step on, so that L_β does not change in a search.
     """
-    blocks = gradient.blocks.ready()
-    first: list[tuple[Any, Tallies]] = []
+    blocks, units = gradient.blocks.ready(), gradient.units
+    params, points = blocks.params, list[_Point]()
+    measured: list[AutomaticUnits] = []
 
     def augmented_closure() -> Any:
         with torch.enable_grad():
             loss = closure()
         proxy, reported = gradient.window.sums(blocks.batch)
-        if not gradient.inject(proxy) or not epoch.follow(gradient.measure()):
+        injected = gradient.inject(proxy)
+        if units.measuring and not points:
+            measured[:] = [units.restored(units.state_dict())]
+        gradient_norm = gradient.measure(None if points or not measured else measured[0])
+        if not injected or not epoch.follow(gradient_norm):
             raise _NotFiniteError
-        if not first:
-            first.append((loss, blocks.epoch_sums_with(reported)))
+        points.append(_Point(loss, sharded_norm(*params), proxy, reported))
         gradient.window.mark_injected(None)
         return loss if loss is None else loss + gradient.dual.value(gradient.residual(proxy)[1])
 
-    params = blocks.params
     backup = [p.detach().clone() for p in params]
     try:
         base.step(augmented_closure, **kwargs)
     except (_NotFiniteError, FloatingPointError) as error:
         _restore(params, backup)
-        if first:
+        if points:
             base.state.clear()
         if isinstance(error, FloatingPointError):
             raise
         return None
-    return first[0] if first else (None, {})
+    if measured:
+        units.take_over(measured[0])
+    if not points:
+        return None, {}
+    accepted = _accepted(points, sharded_norm(*params))
+    if gradient.estimate.on:
+        gradient.estimate.follow(blocks.batch, gradient.per_call(accepted.proxy))
+    return points[0].loss, blocks.epoch_sums_with(accepted.reported)
+
+
+class _Point(NamedTuple):
+    """One evaluation of the closure."""
+
+    loss: Any
+    x_norm: float
+    proxy: Tallies
+    reported: Tallies
+
+
+def _accepted(points: list[_Point], x_norm: float) -> _Point:
+    """Return the last point with this norm of the parameters, else the last point.
+
+    A line search may accept a point that it evaluated earlier, and then restores its parameters.
+    """
+    return next((point for point in reversed(points) if point.x_norm == x_norm), points[-1])
 
 
 class _NotFiniteError(Exception):

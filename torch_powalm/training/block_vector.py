@@ -1,5 +1,6 @@
 """BlockVector: converts between the blocks of an optimizer and one flat vector r = (A, B)."""
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,6 +30,7 @@ class BlockVector:
         constraints: the registry of the blocks.
         owns: names of the blocks; None for all blocks in the registry.
         coupling: "all" (one norm over all blocks) or "block" (one norm each).
+        optional: whether there may be no blocks.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class BlockVector:
         constraints: ConstraintRegistry,
         owns: Sequence[str] | None,
         coupling: str,
+        optional: bool = False,
     ) -> None:
         if not isinstance(constraints, ConstraintRegistry):
             got = type(constraints).__name__
@@ -47,6 +50,7 @@ class BlockVector:
             raise TypeError(f"owns must be a sequence of names, got {owns!r}")
         self._base, self._constraints, self._coupling = base, constraints, coupling
         self._owns = None if owns is None else list(owns)
+        self._optional, self._learned, self._handed_over = optional, False, False
         self.static: list[Block] = []  # functions of the parameters
         self.batch: list[Block] = []
         self.sizes: dict[str, int] = {}
@@ -68,7 +72,12 @@ class BlockVector:
 
     def ready(self) -> "BlockVector":
         """Return self, with sizes known; raise if another optimizer owns one of the blocks."""
-        if not self.sizes:
+        if self._handed_over:
+            raise RuntimeError(
+                f"constraints {', '.join(self.names)} were handed over to another base; "
+                "use the optimizer that with_base() returned"
+            )
+        if not self._learned:
             self._learn()
         owners = self._constraints.owners
         for name in self.sizes:
@@ -84,7 +93,7 @@ class BlockVector:
         for name in names:
             if name not in blocks:
                 raise KeyError(f"owns must have registered constraints only, got {name!r}")
-        if not names:
+        if not names and not self._optional:
             raise ValueError("constraints must have at least one block, got none")
         check_params(params)
         self.device, self.sharded = params[0].device, any(is_sharded(p) for p in params)
@@ -99,7 +108,16 @@ class BlockVector:
             lengths = torch.tensor(list(sizes.values()))
             self.inequality = kinds.repeat_interleave(lengths).to(self.device)
         self._constraints.claim(names, self)
-        self.sizes = sizes
+        self.sizes, self._learned = sizes, True
+
+    def hand_over(self, base: Optimizer) -> "BlockVector":
+        """Return the same blocks for another base; these are not ready any more."""
+        other = copy.copy(self)
+        other._base = base
+        if self._learned:
+            self._constraints.claim(self.names, other)
+        self._handed_over = True
+        return other
 
     def mark_verified(self) -> None:
         """Record that every parameter-only block depends on a parameter."""
@@ -144,7 +162,8 @@ class BlockVector:
             return static.detach()
         if static is None and batch is not None:
             return batch.detach()
-        return torch.cat([part.detach() for part in (static, batch) if part is not None])
+        parts = [part.detach() for part in (static, batch) if part is not None]
+        return torch.cat(parts) if parts else torch.zeros(0, device=self.device)
 
     def epoch_sums_with(self, seen: Tallies) -> Tallies:
         """Return the sums of the epoch including this step; statistics of another shape raise."""
@@ -186,7 +205,8 @@ class BlockVector:
                 raise ValueError(f"{what} must be a tensor, got {type(piece).__name__}")
             if len(piece) != size:
                 raise ValueError(f"{what} must have {size} entries, got {len(piece)}")
-        return torch.cat([pieces[name] for name in self.sizes]).to(self.device)
+        packed = [pieces[name].to(self.device) for name in self.sizes]
+        return torch.cat(packed) if packed else torch.zeros(0, device=self.device)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Raise if a saved name is not that of one of these blocks."""

@@ -15,12 +15,24 @@ class EpochStatistics:
         gradient_norm: running norm of the augmented gradient since the last update.
         skipped: steps and updates skipped since the start because a value was not finite.
         total_steps: steps since the start.
+        warm_up: number of first steps without multipliers.
     """
 
     steps: int = 0
     gradient_norm: float = math.inf
     skipped: int = 0
     total_steps: int = 0
+    warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        given = isinstance(self.warm_up, int) and not isinstance(self.warm_up, bool)
+        if not given or self.warm_up < 0:
+            raise ValueError(f"warm_up must be a nonnegative integer, got {self.warm_up!r}")
+
+    @property
+    def warming(self) -> bool:
+        """Whether multipliers may not start yet."""
+        return self.total_steps < self.warm_up
 
     def follow(self, gradient_norm: float) -> bool:
         """Update the running gradient norm; return False without a change if the new one is nan."""

@@ -32,6 +32,7 @@ from torch_powalm.training.block import BatchValue
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.handover import hand_over
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol, is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
 from torch_powalm.training.registry import ConstraintRegistry
@@ -58,6 +59,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         owns: names of the blocks that belong to this optimizer; None for all.
         on_nonfinite: what to do with a value or gradient that is not finite: "raise", or "skip"
             the step or update and count it in `epoch.skipped`.
+        warm_up: number of first steps without multipliers; their gradient is that of the loss.
         process_group: the processes that average their gradients; None for the default group.
 
     Attributes:
@@ -87,6 +89,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         prox: Mapping[Tensor, Proximable] | None = None,
         owns: Sequence[str] | None = None,
         on_nonfinite: str = "raise",
+        warm_up: int = 0,
         process_group: Any = None,
     ) -> None:
         super().__init__(base)
@@ -106,15 +109,16 @@ class PowerALMOptimizer(OptimizerProtocol):
         if updates is None:
             updates = "auto" if automatic else "epoch"
         # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
-        self.schedule = UpdateSchedule(updates, total_steps)
+        searching = isinstance(base, torch.optim.LBFGS)
+        self.schedule = UpdateSchedule(updates, total_steps, searching)
         steps = self.schedule.measuring_steps if automatic else 0
         self.units = AutomaticUnits(steps, sigma_1, isinstance(base, torch.optim.SGD))
-        self.estimate = RunningEstimate(automatic)
-        self.epoch, self.ranks = EpochStatistics(), Ranks(process_group)
-        self.constraints, self.blocks = constraints, BlockVector(base, constraints, owns, coupling)
-        self.gradient = AugmentedGradient(
-            self.blocks, self.dual, self.units, self.estimate, self.ranks, on_nonfinite
-        )
+        self.estimate = RunningEstimate(automatic and not searching)
+        self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
+        self.constraints = constraints
+        self.blocks = BlockVector(base, constraints, owns, coupling, optional=bool(prox))
+        parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
+        self.gradient = AugmentedGradient(*parts, on_nonfinite)
         self.prox = ProxTerms(prox or {}, base)
 
     def augment(
@@ -175,15 +179,13 @@ class PowerALMOptimizer(OptimizerProtocol):
         blocks = self.blocks.ready()
         proxy, reported = self.gradient.window.sums(blocks.batch)
         sums = blocks.epoch_sums_with(reported)
-        if not self.gradient.inject(proxy) or not self.epoch.follow(self.gradient.measure()):
+        injected = self.gradient.inject(proxy)
+        if not injected or not self.epoch.follow(self.gradient.measure(self.units)):
             return self._skip()
         if self.estimate.on:
             self.estimate.follow(blocks.batch, self.gradient.per_call(proxy))
         result = step_base(self.base, **kwargs)
-        result = self._finish(result if closure is None else loss, sums)
-        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
-            self.update_multipliers()
-        return result
+        return self._finish(result if closure is None else loss, sums)
 
     # Keeps torch from wrapping every step in a profiler range; `_step_in_hooks` does so if needed.
     step.hooked = True  # type: ignore[attr-defined]
@@ -195,6 +197,8 @@ class PowerALMOptimizer(OptimizerProtocol):
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.gradient.window.clear()
+        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
+            self.update_multipliers()
         return result
 
     def _skip(self) -> None:
@@ -214,10 +218,12 @@ class PowerALMOptimizer(OptimizerProtocol):
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
         steps = self.epoch.steps, self.epoch.total_steps
-        if self.units.measuring or schedule.is_too_soon(*steps):
+        waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
+        if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps:
                 blocks.epoch_residual(exact)  # raises if a batch is missing
-            return self._record(self.constraints.violations())
+            found = self.constraints.violations()
+            return self._record({name: found[name] for name in blocks.names})
         r = blocks.epoch_residual(exact)
         violations = blocks.violations(r)
         if self.gradient.is_finite(r):
@@ -281,6 +287,20 @@ class PowerALMOptimizer(OptimizerProtocol):
         """
         self.gradient.check_ranks()
 
+    def multipliers(self) -> dict[str, Tensor]:
+        """Return y by block: the price, in loss, of one unit of each entry; 0 before they start."""
+        sizes, y = self.blocks.ready().sizes, self.dual.y
+        if not self.dual.started:
+            y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
+        return self.blocks.split(y.clone())
+
+    def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
+        """Continue with another base, as LBFGS after Adam; only the returned optimizer may step.
+
+        Multipliers, units, sums of the epoch and counters are kept.
+        """
+        return hand_over(self, base)
+
     def powalm_state_dict(self) -> dict[str, Any]:
         """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
         return powalm_state.save(self._stateful())
@@ -293,6 +313,9 @@ class PowerALMOptimizer(OptimizerProtocol):
         return powalm_state.Parts(*parts, self.units, self.estimate, self.gradient.window)
 
     def __repr__(self) -> str:
-        owned, dual = ", ".join(self.blocks.names), f"nu={self.dual.nu}, beta={self.dual.beta:g}"
+        owned, dual = (
+            ", ".join(self.blocks.names) or "no constraints",
+            f"nu={self.dual.nu}, beta={self.dual.beta:g}",
+        )
         owned += f" and {len(self.params)} parameters"
         return f"PowerALMOptimizer({dual}, owns {owned})\n{self.base!r}"

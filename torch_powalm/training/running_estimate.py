@@ -78,6 +78,11 @@ class RunningEstimate:
             mixed = _mix(track.tally, new, track.gain)
             self.tracks[block.name] = Track(mixed, error, spread, gain)
 
+    def turn(self, on: bool) -> None:
+        """Turn averages on or off; off forgets them."""
+        self.on = on
+        self.tracks = self.tracks if on else {}
+
     def restore(self, tracks: Mapping[str, Track]) -> None:
         """Continue from saved averages."""
         self.tracks = dict(tracks)

@@ -16,15 +16,17 @@ class UpdateSchedule:
     Args:
         updates: "auto", "epoch" (only where the user asks for one), or a number of steps.
         total_steps: length of the run, if known.
+        searches: whether a step of the base is a search of many iterations (LBFGS), after which an
+            automatic update never comes too soon.
     """
 
-    def __init__(self, updates: str | int, total_steps: int | None) -> None:
+    def __init__(self, updates: str | int, total_steps: int | None, searches: bool = False) -> None:
         given = isinstance(updates, int) and not isinstance(updates, bool) and updates >= 1
         if updates not in ("auto", "epoch") and not given:
             raise ValueError(
                 f"updates must be 'auto', 'epoch' or a positive integer, got {updates!r}"
             )
-        self.updates = updates
+        self.updates, self.searches = updates, searches
         self.total_steps: int | None = None
         if total_steps is not None:
             self.set_length(total_steps)
@@ -37,9 +39,15 @@ class UpdateSchedule:
         if manual:
             self.updates = "epoch"
 
+    def set_searches(self, searches: bool) -> None:
+        """Continue with another base."""
+        self.searches = searches
+
     @property
     def measuring_steps(self) -> int:
         """Number of first steps that measure the units: at most a tenth of the run."""
+        if self.searches:
+            return 1
         if self.total_steps is None:
             return MEASURING
         return max(1, min(MEASURING, self.total_steps // 10))
@@ -48,6 +56,8 @@ class UpdateSchedule:
         """Return the number of steps between updates at this point of the run."""
         if isinstance(self.updates, int):
             return self.updates
+        if self.searches:
+            return 1
         if self.total_steps is not None:
             return max(FEW, self.total_steps // UPDATES)
         return max(MANY, steps_done // SHARE)
@@ -64,5 +74,5 @@ class UpdateSchedule:
         """Return the part of the run that is done; a guess where its length is not known."""
         if self.total_steps is not None:
             return min(1.0, steps_done / self.total_steps)
-        past = max(steps_done, MEASURING) / MEASURING
+        past = max(1.0, steps_done if self.searches else steps_done / MEASURING)
         return min(1.0, math.log(past) / math.log(LONG / MEASURING))

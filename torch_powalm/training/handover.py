@@ -1,0 +1,30 @@
+"""Handing the constraints of one optimizer over to another base."""
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim import Optimizer
+
+from torch_powalm.training.augmented_gradient import AugmentedGradient
+from torch_powalm.training.optimizer_protocol import OptimizerProtocol
+from torch_powalm.training.prox_terms import ProxTerms
+
+if TYPE_CHECKING:
+    from torch_powalm.training.optimizer import PowerALMOptimizer
+
+
+def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
+    """Return an optimizer that continues with another base; the old one raises from now on."""
+    new = copy.copy(old)  # shares the multipliers, the units and the counters
+    OptimizerProtocol.__init__(new, base)
+    new._managed = old._managed
+    new.prox = ProxTerms(dict(old.prox), base)
+    searching = isinstance(base, torch.optim.LBFGS)
+    new.schedule.set_searches(searching)
+    new.units.set_base(new.schedule.measuring_steps, isinstance(base, torch.optim.SGD))
+    new.estimate.turn(new.units.steps > 0 and not searching)
+    new.blocks = old.blocks.hand_over(base)
+    parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.ranks
+    new.gradient = AugmentedGradient(*parts, old.gradient.on_nonfinite)
+    return new
