@@ -106,6 +106,10 @@ class AutomaticUnits:
         """Return U_b."""
         return _median(self.pulls[name]) * self.move(name)
 
+    def reach(self, name: str) -> float:
+        """Return J_b δ_b, the violation that a move by δ_b can remove; 0 if none was measured."""
+        return _median(self.change[name]) * self.move(name) if name in self.sizes else 0.0
+
     @property
     def unit(self) -> float:
         """Return U, the unit of the penalty; 1 if the loss has no gradient."""

@@ -43,7 +43,7 @@ class BestFeasible:
     ) -> None:
         group = None
         if isinstance(constraints, PowerALMOptimizer):
-            constraints, group = constraints.constraints, constraints.ranks.group
+            group, constraints = constraints.ranks.group, constraints.constraints
         if not isinstance(constraints, ConstraintRegistry):
             got = type(constraints).__name__
             raise TypeError(f"constraints must be a registry or a PowerALMOptimizer, got {got}")
