@@ -102,9 +102,13 @@ class AutomaticUnits:
         first, last = self.sizes[name][0], self.sizes[name][-1]
         return max(MOVE * last, abs(last - first)) or MOVE
 
+    def loss_pull(self, name: str) -> float:
+        """Return G_b."""
+        return _median(self.pulls[name])
+
     def cost(self, name: str) -> float:
         """Return U_b."""
-        return _median(self.pulls[name]) * self.move(name)
+        return self.loss_pull(name) * self.move(name)
 
     def reach(self, name: str) -> float:
         """Return J_b δ_b, the violation that a move by δ_b can remove; 0 if none was measured."""

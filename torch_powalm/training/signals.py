@@ -28,7 +28,7 @@ REPEATS = 10  # consecutive steps with an unused result of augment()
 UNUSED = 100  # results of augment() waiting for backward()
 
 _WEAK = 0.01  # pull of a block relative to the whole gradient
-_CANCEL = 0.5  # whole gradient relative to the pulls of blocks that cancel each other
+_STRONG = 3.0  # pull of a block relative to that of the loss in the first steps
 _DRAWS = 3  # random vectors in a measurement of a block's sensitivity
 _RELATIVE, _ABSOLUTE = 0.01, 1e-3  # default tolerance, with and without measured units
 
@@ -132,15 +132,16 @@ class Signals:
         return _RELATIVE * reach or _ABSOLUTE
 
     def _conflicts(self, window: UpdateWindow, lasting: list[str], r: Tensor) -> tuple[str, ...]:
-        """Return the blocks whose entries pull against each other and not against the loss."""
+        """Return the blocks that pull more strongly than the loss, which cannot be what resists."""
         masks = {n: window.is_pushed_in_vain(n, self.default_tolerance(n)) for n in lasting}
         masks = {name: mask for name, mask in masks.items() if bool(mask.any())}
         if sum(int(mask.sum()) for mask in masks.values()) < 2:
             return ()
-        pull = sum(self._pull(name, r) for name in masks)
-        if math.isinf(pull):  # not known: wait for more evidence
-            return tuple(masks) if all(map(window.is_not_improving, masks)) else ()
-        return tuple(masks) if self._epoch.gradient_norm < _CANCEL * pull else ()
+        if self._units.steps:
+            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in masks)
+        else:  # the pull of the loss is not known: wait for more evidence
+            held = all(map(window.is_not_improving, masks))
+        return tuple(masks) if held else ()
 
     def _pull(self, name: str, r: Tensor) -> float:
         """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""

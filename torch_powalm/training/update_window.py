@@ -9,7 +9,8 @@ UPDATES = 16  # remembered
 STREAK = 10  # consecutive updates after which a state counts as lasting
 ENTRIES = 1000  # remembered per block, evenly spaced
 
-_FALL = 0.98  # a mean violation above this part of the mean before it has not fallen
+_FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
+_SWING = 3.0  # smallest of an oscillation, in tolerances
 _SIGN_CHANGES = 4  # fewest of an oscillation
 _MISFIT = 0.25  # largest of an oscillation
 
@@ -81,7 +82,7 @@ class UpdateWindow:
             return False
         v = values[:, values.square().sum(0).argmax()]
         early, late = v[: UPDATES // 2].square().mean(), v[UPDATES // 2 :].square().mean()
-        if late < early or late <= tolerance**2:
+        if late < early or late <= (_SWING * tolerance) ** 2:
             return False
         changes = int((v.sign().diff() != 0).sum())
         middle, sides = v[1:-1], v[2:] + v[:-2]
