@@ -24,7 +24,7 @@ ALLOWED = {  # the seven rows of docs/architecture.md
     "solving": {"solving", "solvers", "prox", *CORE},
     "lightning": {"lightning", "training", "result"},
 }
-OPTIONAL = {"result": {"matplotlib"}, "lightning": {"matplotlib"}}  # inside of functions
+OPTIONAL = {row: {"matplotlib"} for row in ("result", "training", "lightning")}  # in functions
 
 
 def imports(path):

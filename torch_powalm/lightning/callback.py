@@ -9,12 +9,12 @@ from torch_powalm.lightning.checkpoint_guard import check_before_loading, check_
 from torch_powalm.lightning.compat import CALLBACKS
 from torch_powalm.lightning.metrics import (
     PREFIX,
-    largest,
     log,
     update_columns,
     violation_columns,
     write,
 )
+from torch_powalm.training.feasibility import largest
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry
 
