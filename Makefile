@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint mutants demo demo-training reproduce train bench clean
+.PHONY: test lint mutants demo demo-training reproduce train bench constraint-bench clean
 
 test: $(VENV)/dev lint
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -71,6 +71,14 @@ bench: $(VENV)/benchmarks
 	$(BENCHMARKS).robust
 	$(BENCHMARKS).scaling
 	$(BENCHMARKS).benchmark_report
+
+# Constrained trainings of many kinds and in many units, ours and the peers; experiments/CONSTRAINTS.md.
+# Some hours on one core; continues where it stopped.
+CONSTRAINTS := OMP_NUM_THREADS=1 $(BIN)/python -m experiments.constraint_bench
+constraint-bench: $(VENV)/benchmarks
+	$(CONSTRAINTS).run_bench jobs=$(JOBS) base=adam
+	$(CONSTRAINTS).run_bench jobs=$(JOBS) base=sgd
+	$(CONSTRAINTS).constraints_report --keep outputs/constraint_bench/runs.csv
 
 # uv installs several times faster than pip; the stamp files are renewed when the dependencies change.
 $(VENV)/dev $(VENV)/benchmarks: pyproject.toml

@@ -37,6 +37,7 @@ def build(
     dual_lr: float,
     penalty: float | None,
     alternating: bool = False,
+    proportional: float | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Any:
     """Build cooper's optimizer; its `roll` makes a whole step.
@@ -48,6 +49,7 @@ def build(
         dual_lr: step size of the multipliers, by gradient ascent.
         penalty: first coefficient of the augmented Lagrangian; None for the Lagrangian.
         alternating: update the multipliers before the parameters instead of simultaneously.
+        proportional: gain Kp of nuPI, which then updates the multipliers; None for gradient ascent.
         dtype: of the multipliers.
     """
     cooper = _import()
@@ -55,7 +57,10 @@ def build(
     form = cooper.optim.SimultaneousOptimizer
     if alternating:
         form = cooper.optim.AlternatingDualPrimalOptimizer
-    dual = SGD(problem.dual_parameters(), lr=dual_lr, maximize=True)
+    multipliers = list(problem.dual_parameters())
+    dual: Optimizer = SGD(multipliers, lr=dual_lr, maximize=True)
+    if proportional is not None:
+        dual = cooper.optim.nuPI(multipliers, lr=dual_lr, Kp=proportional, maximize=True)
     return form(cmp=problem, primal_optimizers=primal, dual_optimizers=dual)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.benchmarks import call_walk
 from torch_powalm import Status, power_alm, prox
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,9 @@ LIGHTNING = (ROOT / "docs" / "lightning.md").read_text()
 
 
 SOLVING = (ROOT / "docs" / "solving.md").read_text()
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
@@ -88,6 +92,15 @@ def test_the_distributed_block_runs_as_printed(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("update ") == 3
+
+
+def test_the_counts_of_the_walk_are_those_of_the_code():
+    walk = call_walk.traced()
+    counts = len(walk.files), len(set(walk.files)), walk.returns()
+    depths = {path[0].split(":")[1]: len(path) - 1 for path in walk.paths.values()}
+    cells = [*counts, *(depths[name] for name in ("step", "augment", "update_multipliers"))]
+    row = f"| now | {' | '.join(map(str, cells))} |"
+    assert row in ARCHITECTURE.splitlines()
 
 
 def test_the_readme_names_both_commands_and_stays_short():

@@ -202,7 +202,8 @@ def test_value_and_weight_are_value_and_weight(inequality, groups):
 def test_value_and_weight_of_equalities_cost_one_norm(monkeypatch):
     calls = []
     norm = torch_powalm.dual.norm
-    monkeypatch.setattr("torch_powalm.dual.norm", lambda *t: calls.append(t) or norm(*t))
+    for module in ("dual", "functional"):
+        monkeypatch.setattr(f"torch_powalm.{module}.norm", lambda *t: calls.append(t) or norm(*t))
     dual = state(nu=0.7)
     dual.start(vector(1.0, 1.0))
     calls.clear()
@@ -352,6 +353,30 @@ def test_a_state_dict_continues_the_sequence():
     assert one.update(vector(0.3, 0.4)) == two.update(vector(0.3, 0.4))
     assert torch.equal(one.y, two.y)
     assert one.state_dict().keys() == two.state_dict().keys()
+
+
+def test_a_state_is_restored_with_the_settings_of_another_one():
+    one = state(sigma="paper", sufficient_decrease=0.9)
+    one.start(vector(1.0, 2.0), BOTH[:2])
+    one.update(vector(0.5, 1.0))
+    settings = state(sigma="paper", sufficient_decrease=0.9)
+    two = settings.restored(one.state_dict(), BOTH[:2], None)
+    assert not settings.started
+    assert two.started
+    assert (two.k, two.beta) == (one.k, one.beta)
+    assert torch.equal(one.y, two.y)
+    assert one.update(vector(0.3, 0.4)) == two.update(vector(0.3, 0.4))
+
+
+def test_a_state_that_was_not_started_is_restored_as_a_fresh_one():
+    used = state()
+    used.start(vector(1.0, 2.0))
+    used.update(vector(0.5, 1.0))
+    again = used.restored({"y": None}, None, None)
+    assert not again.started
+    assert again.y.shape == (0,)
+    assert (again.beta, again.k) == (again.beta_1, 1)
+    assert (used.k, len(used.y)) == (2, 2)
 
 
 def test_a_record_prints_in_one_line():

@@ -107,6 +107,12 @@ def test_norm_of_tensors_on_the_cpu_keeps_the_precision_of_doubles():
     assert fn.norm(*parts) - 1.0 == pytest.approx(0.5e-12, rel=1e-3)
 
 
+def test_norm_of_ordinary_vectors_is_the_root_of_their_square():
+    for seed in range(50):
+        v = 0.1 * torch.randn(7, dtype=torch.float64, generator=generator(seed))
+        assert fn.norm(v) == math.sqrt(torch.dot(v, v).item())
+
+
 def test_norm_of_a_sparse_gradient_counts_duplicates_once_summed():
     sparse = torch.sparse_coo_tensor([[1, 1, 2]], [3.0, 1.0, 3.0], (4,), check_invariants=True)
     assert fn.norm(sparse) == pytest.approx(5.0)
@@ -190,6 +196,41 @@ def test_the_number_of_constraints_does_not_change_the_stiffness():
     assert found == pytest.approx([found[0]] * 100, rel=1e-12)
 
 
+@pytest.mark.parametrize(("size", "by_tensors"), [(64, False), (65, True)])
+def test_a_few_constraints_are_handled_with_floats(size, by_tensors, monkeypatch):
+    r, y, inequality, beta = random_case(1)
+    r, y, inequality = with_zeros(r, y, inequality, size - len(r))
+    lower = torch.where(inequality, -y, -math.inf)
+    calls = []
+    eliminate = fn.eliminate_slack
+    monkeypatch.setattr(fn, "eliminate_slack", lambda *a: calls.append(a) or eliminate(*a))
+    fn.slack_stiffness(r, fn.norm(r), lower, beta, 0.3)
+    assert len(r) == size
+    assert bool(calls) == by_tensors
+
+
+@pytest.mark.parametrize("nu", [0.1, 0.5, 0.9])
+def test_the_search_ends_when_t_is_close_to_one(nu, monkeypatch):
+    """There log t is close to 0, and its rounding error is not relative to it."""
+    counts = []
+    hypot = math.hypot
+    for k in range(50):
+        r = torch.tensor([0.6 + 1e-3 * k, -5.0], dtype=torch.float64)
+        lower = torch.tensor([-math.inf, -0.8], dtype=torch.float64)
+        calls = []
+        with monkeypatch.context() as patch:
+            patch.setattr(math, "hypot", lambda *a, calls=calls: calls.append(a) or hypot(*a))
+            fn.slack_stiffness(r, fn.norm(r), lower, 1.0, nu)
+        counts.append(len(calls))
+    assert max(counts) <= 12
+
+
+@pytest.mark.parametrize("nu", [0.1, 0.5, 0.9])
+def test_the_stiffness_of_inactive_inequalities_stays_finite_at_a_huge_penalty(nu):
+    c = fn.slack_stiffness(torch.tensor([-1.0]), 1.0, torch.tensor([-0.0]), 1e200, nu)
+    assert 1e200 <= c < math.inf
+
+
 def test_a_slack_multiplier_of_zero_stays_zero_where_t_overflows():
     r, lower = torch.tensor([-1.0, -1.0]), torch.tensor([-0.0, -1e-30])
     u = fn.eliminate_slack(r, lower, 1e300)
@@ -255,3 +296,8 @@ def test_dual_step_is_the_papers():
     assert fn.dual_step(10.0, 4.0, 1e-9, 3) == 10.0
     assert fn.dual_step(10.0, 4.0, 0.0, 3) == 10.0
     assert fn.dual_step(10.0, 0.0, 1.0, 3) == 0.0
+
+
+def test_the_power_term_of_a_huge_norm_is_infinite():
+    assert fn.power(1e150, 0.5) == math.inf
+    assert fn.power(0.9e150, 0.5) == pytest.approx(0.9**1.5 * 1e225 / 1.5)

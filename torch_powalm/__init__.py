@@ -3,6 +3,7 @@
 from torch_powalm import prox, solvers, solving, training
 from torch_powalm.dual import DualState
 from torch_powalm.result import (
+    ConstraintWarning,
     DualRecord,
     OuterRecord,
     Residuals,
@@ -13,6 +14,7 @@ from torch_powalm.result import (
 )
 from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
+from torch_powalm.training.best_feasible import BestFeasible
 from torch_powalm.training.checkpoint_io import (
     check_checkpoint,
     last_checkpoint,
@@ -21,15 +23,21 @@ from torch_powalm.training.checkpoint_io import (
 )
 from torch_powalm.training.distributed.dcp import MultiplierState
 from torch_powalm.training.distributed.sharded_tensors import full
+from torch_powalm.training.history import History
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry
+from torch_powalm.training.report import ConstraintReport
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BestFeasible",
     "ConstraintRegistry",
+    "ConstraintReport",
+    "ConstraintWarning",
     "DualRecord",
     "DualState",
+    "History",
     "MultiplierState",
     "OuterRecord",
     "PowerALMOptimizer",

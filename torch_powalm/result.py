@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+class ConstraintWarning(UserWarning):
+    """Something about the constraints of a training needs attention."""
+
+
 class Violation(NamedTuple):
     """How far a block is from feasible: largest entry and norm of |A(x)| or max(B(x), 0).
 
@@ -38,6 +42,7 @@ class DualRecord:
         sigma: the dual step that was taken.
         y_norm: ‖y‖ after the update.
         violations: the residual by block, if blocks have names.
+        signals: what needs attention at this update, as in the warnings of `ConstraintWarning`.
     """
 
     k: int
@@ -46,6 +51,7 @@ class DualRecord:
     sigma: float
     y_norm: float
     violations: Mapping[str, Violation] = field(default_factory=dict)
+    signals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         blocks = ", ".join(f"{name} {v.max:.2e}" for name, v in self.violations.items())

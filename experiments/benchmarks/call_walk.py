@@ -80,13 +80,19 @@ def training() -> tuple[Callable[[], None], PowerALMOptimizer]:
     return step, optimizer
 
 
-def main() -> None:
-    """Trace a step and an update after the first ones, and print the counts."""
+def traced() -> Walk:
+    """Trace a step and an update after the first ones."""
     step, optimizer = training()
     step()
     optimizer.update_multipliers()
     walk = Walk()
     walk.run(lambda: (step(), optimizer.update_multipliers()))
+    return walk
+
+
+def main() -> None:
+    """Print the counts."""
+    walk = traced()
     print(
         f"{len(walk.files)} calls in {len(set(walk.files))} files, "
         f"{walk.returns()} returns to a file already left"

@@ -1,5 +1,6 @@
 """Small networks and batches whose random numbers all come from one generator."""
 
+import itertools
 import math
 from functools import cache
 
@@ -13,7 +14,7 @@ from experiments.data.images import Source
 def mlp(sizes: list[int], activation: type[nn.Module], generator: torch.Generator) -> nn.Sequential:
     """Fully connected layers with an activation between them."""
     layers: list[nn.Module] = []
-    for n, m in zip(sizes[:-1], sizes[1:], strict=True):
+    for n, m in itertools.pairwise(sizes):
         layers += [nn.Linear(n, m), activation()]
     model = nn.Sequential(*layers[:-1])
     initialize(model, generator)
@@ -35,9 +36,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
     return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
 
-def row_batches(
-    rows: int, batch_size: int, steps: int, generator: torch.Generator
-) -> list[Tensor]:
+def row_batches(rows: int, batch_size: int, steps: int, generator: torch.Generator) -> list[Tensor]:
     """Row numbers of each batch: a new permutation each epoch, incomplete batches dropped."""
     batches: list[Tensor] = []
     while len(batches) < steps:

@@ -72,6 +72,7 @@ class Training:
         evaluate: loss and batch blocks of a batch.
         merit: figure of merit on "train" or "test" data, lower is better.
         values: strict values of all blocks on "train" or "test" data, in the task's units.
+        details: further numbers that published results are compared with, by name.
     """
 
     model: nn.Module
@@ -80,6 +81,7 @@ class Training:
     evaluate: Callable[[Batch], Evaluation]
     merit: Callable[[str], float]
     values: Callable[[str], dict[str, Tensor]]
+    details: Callable[[], dict[str, float]] = dict
 
     def registry(self) -> ConstraintRegistry:
         """The blocks, as PowerALMOptimizer takes them."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from tests.lightning.small_module import Lit, fit, loader, trainer

@@ -27,7 +27,7 @@ class Scripted(L.LightningModule):
         self.constraints.inequality("bound", size=1)
 
     def configure_optimizers(self):
-        return PowerALMOptimizer(torch.optim.SGD([self.p], lr=0.0), self.constraints)
+        return PowerALMOptimizer(torch.optim.SGD([self.p], lr=0.0), self.constraints, beta_1=0.1)
 
     def now(self):
         loss, violation = self.script[self.current_epoch]
@@ -143,7 +143,10 @@ class Pair(Scripted):
 
     def configure_optimizers(self):
         parts = ((self.p, self.constraints), (self.q, self.others))
-        return [PowerALMOptimizer(torch.optim.SGD([x], lr=0.0), blocks) for x, blocks in parts]
+        return [
+            PowerALMOptimizer(torch.optim.SGD([x], lr=0.0), blocks, beta_1=0.1)
+            for x, blocks in parts
+        ]
 
     def training_step(self, batch, index):
         with torch.no_grad():

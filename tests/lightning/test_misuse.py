@@ -1,6 +1,6 @@
 """Misuse of the callback, and installations without Lightning."""
 
-import subprocess
+import importlib
 import sys
 
 import lightning as L  # noqa: N812
@@ -8,6 +8,7 @@ import pytest
 import pytorch_lightning
 import torch
 
+import torch_powalm
 from tests.lightning.small_module import (
     Lit,
     Manual,
@@ -18,7 +19,6 @@ from tests.lightning.small_module import (
     plain,
     trainer,
 )
-from tests.processes import ROOT
 from tests.training.small_training import batches
 from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback
 
@@ -79,29 +79,29 @@ def test_a_setting_of_the_callback_out_of_range_raises(settings, message):
         PowerALMCallback(**settings)
 
 
-def test_without_lightning_the_import_names_the_extra():
-    code = (
-        "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
-        "import torch_powalm\n"
-        "try:\n    import torch_powalm.lightning\n"
-        "except ImportError as error:\n    print(error)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert "pip install 'torch-powalm[lightning]'" in result.stdout, result.stderr
+def import_without(monkeypatch, *missing):
+    """Import torch_powalm.lightning anew, as if some names of Lightning were not installed."""
+    for name in list(sys.modules):
+        if name.split(".")[0] in missing:
+            monkeypatch.setitem(sys.modules, name, None)  # its import raises ModuleNotFoundError
+        elif name.startswith("torch_powalm.lightning"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(torch_powalm, "lightning")
+    return importlib.import_module("torch_powalm.lightning")
+
+
+def test_without_lightning_the_import_names_the_extra(monkeypatch):
+    with pytest.raises(ImportError, match=r"pip install 'torch-powalm\[lightning\]'"):
+        import_without(monkeypatch, "lightning", "pytorch_lightning")
 
 
 @pytest.mark.parametrize("missing", ["lightning", "pytorch_lightning"])
-def test_one_of_the_names_of_lightning_is_enough(missing):
-    code = (
-        f"import sys, warnings; sys.modules[{missing!r}] = None\n"
-        "warnings.simplefilter('ignore')\n"
-        "from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback\n"
-        "for kind in (FeasibleCheckpoint, PowerALMCallback):\n"
-        "    print(*[base.__module__.split('.')[0] for base in kind.__bases__])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+def test_one_of_the_names_of_lightning_is_enough(missing, monkeypatch):
+    package = import_without(monkeypatch, missing)
     other = {"lightning": "pytorch_lightning", "pytorch_lightning": "lightning"}[missing]
-    assert result.stdout.split() == [other, other], result.stderr
+    for kind in (package.FeasibleCheckpoint, package.PowerALMCallback):
+        assert [base.__module__.split(".")[0] for base in kind.__bases__] == [other]
+    assert package.PowerALMCallback is not PowerALMCallback
 
 
 @pytest.mark.parametrize("callback", [PowerALMCallback, FeasibleCheckpoint])

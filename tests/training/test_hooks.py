@@ -141,6 +141,21 @@ def test_the_profiler_shows_both_steps():
     assert "Optimizer.zero_grad#Adam.zero_grad" in names
 
 
+def test_a_step_that_nobody_observes_opens_no_profiler_range(monkeypatch):
+    opened = []
+    record = torch.autograd.profiler.record_function
+    monkeypatch.setattr(
+        torch.autograd.profiler, "record_function", lambda name: opened.append(name) or record(name)
+    )
+    model = Net()
+    plain_step(model, adam(model))
+    assert opened == ["Optimizer.zero_grad#Adam.zero_grad", "Optimizer.step#Adam.step"]
+    optimizer = wrapped_static(model)
+    opened.clear()
+    plain_step(model, optimizer)
+    assert opened == []
+
+
 @pytest.mark.parametrize("patched", ["wrapper", "base"])
 def test_a_step_patched_by_the_user_is_the_one_that_runs(patched):
     ours, theirs, calls = Net(), Net(), []

@@ -7,6 +7,7 @@ A module with batch blocks calls `self.optimizers().augment(loss, …)` in train
 """
 
 from torch_powalm.lightning.callback import PowerALMCallback
-from torch_powalm.lightning.feasible_checkpoint import FeasibleCheckpoint, feasible_loss
+from torch_powalm.lightning.feasible_checkpoint import FeasibleCheckpoint
+from torch_powalm.training.feasibility import feasible_loss
 
 __all__ = ["FeasibleCheckpoint", "PowerALMCallback", "feasible_loss"]

@@ -9,12 +9,12 @@ from torch_powalm.lightning.checkpoint_guard import check_before_loading, check_
 from torch_powalm.lightning.compat import CALLBACKS
 from torch_powalm.lightning.metrics import (
     PREFIX,
-    largest,
     log,
     update_columns,
     violation_columns,
     write,
 )
+from torch_powalm.training.feasibility import largest
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry
 
@@ -27,7 +27,8 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
     observes in validation as `powalm/val/violation/NAME`.
 
     Args:
-        epochs: number of epochs between updates; 1 if no other rule is given.
+        epochs: number of epochs between updates. If no rule is given, the optimizer's own rule
+            decides, which knows the length of the run from the trainer.
         steps: number of optimizer steps between updates.
         lam: update when the running norm of the augmented gradient is at most lam/β.
         eps_A: stop if ‖(A, max(B, 0))‖ is at most this at an update (and eps_phi holds, if given).
@@ -60,7 +61,8 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         for name, bound in (("lam", lam), ("eps_A", eps_A), ("eps_phi", eps_phi)):
             if bound is not None and not bound > 0:
                 raise ValueError(f"{name} must be positive, got {bound!r}")
-        self.epochs = 1 if steps is None and lam is None and epochs is None else epochs
+        self._manual = [epochs, steps, lam].count(None) < 3
+        self.epochs = epochs if self._manual else 1
         self.steps, self.lam = steps, lam
         self.eps_A, self.eps_phi = eps_A, eps_phi
         self.clip_total = clip_total
@@ -98,6 +100,10 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
                 optimizer.load_powalm_state_dict(state)
         elif trainer.ckpt_path is not None and not any(o.dual.started for o in self._optimizers):
             warnings.warn("checkpoint has no multipliers; they start from 0", stacklevel=2)
+        total = trainer.estimated_stepping_batches
+        for optimizer in self._optimizers:
+            if optimizer.schedule.total_steps is None and 1 <= total < math.inf:
+                optimizer.set_length(int(total), manual=self._manual)
         # If a checkpoint was saved between the last batch and the end of an epoch, Lightning
         # resumes with the next epoch and skips the hooks of the end: run the update that it skips.
         if self._saved_epoch < trainer.current_epoch:
@@ -157,7 +163,12 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         """Update the optimizers that have stepped since their last update."""
         if self.epochs is None or (epoch + 1) % self.epochs:
             return {}
-        return self._update(trainer, [o for o in self._optimizers if o.epoch.steps > 0])
+        due = [
+            o
+            for o in self._optimizers
+            if o.epoch.steps > 0 or (o.schedule.updates == "auto" and o.epoch.total_steps > 0)
+        ]
+        return self._update(trainer, due)
 
     def _update(self, trainer: Any, due: list[PowerALMOptimizer]) -> dict[str, float]:
         metrics: dict[str, float] = {}

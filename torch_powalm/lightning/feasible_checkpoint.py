@@ -8,11 +8,10 @@ import torch
 
 from torch_powalm.lightning.callback import PowerALMCallback
 from torch_powalm.lightning.compat import CALLBACKS
-from torch_powalm.lightning.metrics import MAX_VIOLATION, PREFIX, largest
+from torch_powalm.lightning.metrics import MAX_VIOLATION, PREFIX
+from torch_powalm.training.feasibility import feasible_loss, largest
 
 _SCORE = f"{PREFIX}feasible_loss"
-_INFEASIBLE = 1e20  # times the violation: larger than any loss
-_LEAST = 1e-10  # smaller violations count as this
 
 
 class FeasibleCheckpoint(*(module.ModelCheckpoint for module in CALLBACKS)):  # type: ignore[misc]
@@ -85,20 +84,6 @@ class FeasibleCheckpoint(*(module.ModelCheckpoint for module in CALLBACKS)):  # 
         score = feasible_loss(float(metrics[self.loss]), violation, self.tolerance)
         self._scored = (trainer.global_step, score)
         metrics[_SCORE] = torch.tensor(score)
-
-
-def feasible_loss(loss: float, violation: float, tolerance: float) -> float:
-    """Return a score that ranks feasible models by loss, ahead of infeasible ones by violation.
-
-    loss                  where violation ≤ tolerance
-    10²⁰ · violation      elsewhere
-    ∞                     if one of them is nan
-    """
-    if math.isnan(loss) or math.isnan(violation):
-        return math.inf
-    if violation <= tolerance:
-        return loss
-    return _INFEASIBLE * max(violation, _LEAST)
 
 
 def _callback(trainer: Any) -> PowerALMCallback:

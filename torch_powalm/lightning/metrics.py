@@ -1,12 +1,12 @@
 """Names and logging of the metrics: records of multiplier updates, and violations."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from torch_powalm.result import DualRecord, Violation
+from torch_powalm.training.feasibility import largest
 from torch_powalm.training.optimizer import PowerALMOptimizer
 
 PREFIX = "powalm/"
@@ -47,9 +47,3 @@ def violation_columns(violations: Mapping[str, Violation]) -> dict[str, float]:
     """Return the violations by block, and the largest of them."""
     columns = {f"violation/{name}": v.max for name, v in violations.items()}
     return {"max_violation": largest(columns.values()), **columns} if columns else {}
-
-
-def largest(values: Iterable[float]) -> float:
-    """Return the largest violation: nan if one is nan, inf if there is none."""
-    seen = list(values)
-    return math.nan if any(map(math.isnan, seen)) else max(seen, default=math.inf)

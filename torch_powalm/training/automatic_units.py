@@ -60,6 +60,10 @@ class AutomaticUnits:
         """Whether scales and penalty are not known yet."""
         return len(self.pull) < self.steps
 
+    def set_steps(self, steps: int) -> None:
+        """Set the number of measuring steps."""
+        self.steps = steps
+
     def set_base(self, steps: int, follows_length: bool) -> None:
         """Continue with another base; units that are known stay as they are."""
         if self.measuring:
@@ -135,9 +139,17 @@ class AutomaticUnits:
         first, last = self.sizes[name][0], self.sizes[name][-1]
         return max(MOVE * last, abs(last - first)) or MOVE
 
+    def loss_pull(self, name: str) -> float:
+        """Return G_b."""
+        return _median(self.pulls[name])
+
     def cost(self, name: str) -> float:
         """Return U_b."""
-        return _median(self.pulls[name]) * self.move(name)
+        return self.loss_pull(name) * self.move(name)
+
+    def reach(self, name: str) -> float:
+        """Return J_b δ_b, the violation that a move by δ_b can remove; 0 if none was measured."""
+        return _median(self.change[name]) * self.move(name) if name in self.sizes else 0.0
 
     @property
     def unit(self) -> float:

@@ -179,6 +179,11 @@ class BatchWindow:
         """Number of calls whose gradients are in .grad."""
         return sum(call.done for call in self._calls)
 
+    @property
+    def waiting(self) -> int:
+        """Number of calls whose result backward has not passed through."""
+        return sum(not call.done for call in self._calls)
+
 
 def carries_gradient(loss: Tensor, proxy: Tallies) -> bool:
     """Whether the augmented loss will be trained on; in validation it is not."""

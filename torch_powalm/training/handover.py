@@ -7,6 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from torch_powalm.training.augmented_gradient import AugmentedGradient
+from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.prox_terms import ProxTerms
 
 if TYPE_CHECKING:
@@ -25,4 +26,6 @@ def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     new.blocks = old.blocks.hand_over(base)
     parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.ranks
     new.gradient = AugmentedGradient(*parts, old.gradient.on_nonfinite)
+    new.monitor = Monitor(new)
+    new.monitor.history = old.monitor.history
     return new

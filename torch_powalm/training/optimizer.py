@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.prox import Proximable
-from torch_powalm.result import DualRecord, TrainingResiduals, Violation
+from torch_powalm.result import DualRecord, Violation
 from torch_powalm.training import state_dict as powalm_state
 from torch_powalm.training.augmented_gradient import AugmentedGradient
 from torch_powalm.training.automatic_units import AutomaticUnits
@@ -33,14 +33,16 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.handover import hand_over
-from torch_powalm.training.optimizer_protocol import OptimizerProtocol, is_observed, step_base
+from torch_powalm.training.inspection import Inspection
+from torch_powalm.training.monitor import Monitor
+from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.update_schedule import UpdateSchedule
 
 
-class PowerALMOptimizer(OptimizerProtocol):
+class PowerALMOptimizer(Inspection):
     """Wraps a torch optimizer so that training solves min loss(x) s.t. A(x) = 0, B(x) ≤ 0.
 
     Args:
@@ -65,6 +67,7 @@ class PowerALMOptimizer(OptimizerProtocol):
     Attributes:
         dual: y, β and k.
         epoch: steps and gradient norm since the last multiplier update, and all skipped steps.
+        history: one row per multiplier update.
 
     Example:
         optimizer = PowerALMOptimizer(torch.optim.Adam(model.parameters()), constraints, nu=0.8)
@@ -75,7 +78,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         base: Optimizer,
         constraints: ConstraintRegistry,
         *,
-        nu: float = 0.5,
+        nu: float = 0.8,
         beta_1: float | None = None,
         omega: float = 1.0,
         sigma: str = "penalty",
@@ -120,6 +123,7 @@ class PowerALMOptimizer(OptimizerProtocol):
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
         self.prox = ProxTerms(prox or {}, base)
+        self.monitor = Monitor(self)
 
     def augment(
         self,
@@ -143,6 +147,7 @@ class PowerALMOptimizer(OptimizerProtocol):
             **values: for every batch block a tensor, (tensor, count) or additive statistics.
         """
         batch = read_batch(self.blocks.ready().batch, values, strict, samples, window)
+        self.monitor.signals.after_augment()
         return self.gradient.augmented(loss, batch)
 
     @torch.no_grad()
@@ -198,6 +203,7 @@ class PowerALMOptimizer(OptimizerProtocol):
             self.prox.apply()
         self.constraints.record_step(sums)
         self.epoch.count_step()
+        self.monitor.signals.after_step(bool(self._managed))
         self.gradient.window.clear()
         if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
             self.update_multipliers()
@@ -237,53 +243,28 @@ class PowerALMOptimizer(OptimizerProtocol):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
+        record = self.monitor.after_update(record, r, exact)
         latest = blocks.split(r)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record
+
+    def set_length(self, total_steps: int, *, manual: bool = False) -> None:
+        """Tell the length of the run before its first step, as the Lightning callback does.
+
+        Args:
+            total_steps: number of steps of the run, ≥ 1.
+            manual: whether the caller decides alone when multipliers are updated.
+        """
+        self.schedule.set_length(total_steps, manual)
+        if self.units.steps and not self.units.pull:
+            self.units.set_steps(self.schedule.measuring_steps)
 
     def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
         """Return a record of violations without an update."""
         primal = math.hypot(*[v.norm for v in violations.values()])
         dual = self.dual
         return DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
-
-    def should_update(
-        self,
-        *,
-        steps: int | None = None,
-        epochs: int | None = None,
-        steps_per_epoch: int = 1,
-        lam: float | None = None,
-    ) -> bool:
-        """Whether a multiplier update is due under exactly one of three rules.
-
-        Args:
-            steps: number of steps between updates.
-            epochs: number of epochs between updates, of `steps_per_epoch` steps each.
-            steps_per_epoch: for `epochs`, usually len(loader).
-            lam: due when the running norm of the augmented gradient is at most lam/β (Algorithm 1).
-        """
-        return self.epoch.is_due(steps, epochs, steps_per_epoch, lam, self.dual.beta)
-
-    @torch.no_grad()
-    def residuals(self) -> TrainingResiduals:
-        """Return the norms of the augmented gradient and the constraints; call after backward."""
-        return self.gradient.residuals(self.prox)
-
-    def check_ranks(self) -> None:
-        """Raise if a parameter-only block differs between ranks; all ranks must call it.
-
-        Each rank adds the gradient of these blocks on its own. The first step runs this check.
-        """
-        self.gradient.check_ranks()
-
-    def multipliers(self) -> dict[str, Tensor]:
-        """Return y by block: the price, in loss, of one unit of each entry; 0 before they start."""
-        sizes, y = self.blocks.ready().sizes, self.dual.y
-        if not self.dual.started:
-            y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
-        return self.blocks.split(y.clone())
 
     def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
         """Continue with another base, as LBFGS after Adam; only the returned optimizer may step.
@@ -302,11 +283,3 @@ class PowerALMOptimizer(OptimizerProtocol):
     def _stateful(self) -> powalm_state.Parts:
         parts = self.constraints, self.blocks.ready(), self.dual, self.epoch
         return powalm_state.Parts(*parts, self.units, self.estimate, self.gradient.window)
-
-    def __repr__(self) -> str:
-        owned, dual = (
-            ", ".join(self.blocks.names) or "no constraints",
-            f"nu={self.dual.nu}, beta={self.dual.beta:g}",
-        )
-        owned += f" and {len(self.params)} parameters"
-        return f"PowerALMOptimizer({dual}, owns {owned})\n{self.base!r}"

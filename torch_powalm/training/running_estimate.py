@@ -22,6 +22,7 @@ from torch_powalm.training.block import Block, Tally
 
 SMOOTHING = 0.1  # a
 GAIN_MIN = 0.05  # α_min
+POOLED_GAIN = 0.5  # largest gain of statistics
 
 
 class Track(NamedTuple):
@@ -63,8 +64,8 @@ class RunningEstimate:
             track = self.tracks.get(block.name)
             if track is None:
                 error = torch.zeros_like(new.value(block))
-                one = error.new_ones(())
-                self.tracks[block.name] = Track(new.snapshot(), error, 0 * one, one)
+                gain = error.new_full((), _largest_gain(block))
+                self.tracks[block.name] = Track(new.snapshot(), error, 0 * gain, gain)
                 continue
             both = new.present(block) & track.tally.present(block)
             e = torch.where(both, new.value(block) - track.tally.value(block), 0.0)
@@ -73,7 +74,7 @@ class RunningEstimate:
             error = torch.where(first, e, torch.lerp(track.error, e, SMOOTHING))
             spread = torch.where(first, size, torch.lerp(track.spread, size, SMOOTHING))
             gain = torch.linalg.vector_norm(error) / spread.clamp(min=torch.finfo(e.dtype).tiny)
-            gain = torch.where(spread > 0, gain.clamp(GAIN_MIN, 1.0), 1.0)
+            gain = torch.where(spread > 0, gain, 1.0).clamp(GAIN_MIN, _largest_gain(block))
             mixed = _mix(track.tally, new, track.gain)
             self.tracks[block.name] = Track(mixed, error, spread, gain)
 
@@ -91,13 +92,17 @@ class RunningEstimate:
         return {name: (*t.tally, t.error, t.spread, t.gain) for name, t in self.tracks.items()}
 
 
+def _largest_gain(block: Block) -> float:
+    """Return the largest gain: a batch that lacks a group must not stand for the average."""
+    return 1.0 if block.from_statistics is None else POOLED_GAIN
+
+
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
     """Return the average moved towards a new tally."""
     old.check_size(new)
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
         return Tally(total, old.weight)
-    weights = [
-        torch.as_tensor(w, dtype=total.dtype, device=total.device) for w in (old.weight, new.weight)
-    ]
-    return Tally(total, torch.lerp(weights[0], weights[1], gain.to(total)))
+    before, now = (torch.as_tensor(w).to(total) for w in (old.weight, new.weight))
+    gain = torch.where(now > 0, gain.to(total), 0.0)  # an absent entry keeps its average
+    return Tally(torch.lerp(old.total, new.total.detach(), gain), torch.lerp(before, now, gain))

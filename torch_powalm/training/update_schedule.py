@@ -31,11 +31,13 @@ class UpdateSchedule:
         if total_steps is not None:
             self.set_length(total_steps)
 
-    def set_length(self, total_steps: int) -> None:
-        """Set the length of the run."""
+    def set_length(self, total_steps: int, manual: bool = False) -> None:
+        """Set the length of the run; `manual` ends automatic updates."""
         if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
             raise ValueError(f"total_steps must be None or a positive integer, got {total_steps!r}")
         self.total_steps = total_steps
+        if manual:
+            self.updates = "epoch"
 
     def set_searches(self, searches: bool) -> None:
         """Continue with another base."""

@@ -13,27 +13,32 @@ Split = dict[str, tuple[Tensor, Tensor]]
 
 
 def noisy_fashion(generator: torch.Generator) -> Training:
-    """Fashion-MNIST, 20 % of the labels replaced; no class loss above 1.25."""
-    data = {name: _noisy(x, y, generator) for name, (x, y) in pooled_images("fashion_mnist").items()}
+    """Fashion-MNIST, few of three classes, 20 % of the labels replaced; no class loss above 1.6."""
+    images = pooled_images("fashion_mnist")
+    data = {
+        name: _noisy(*_thinned(*part, (2, 4, 6), 5), generator) for name, part in images.items()
+    }
     model = mlp([196, 32, 10], nn.ReLU, generator)
-    batches = row_batches(5000, 100, 800, generator)
-    return _bounded(model, data, batches, torch.full((10,), 1.25), 0.02)
+    batches = row_batches(len(data["train"][0]), 100, 800, generator)
+    return _bounded(model, data, batches, torch.full((10,), 1.6), 0.02)
 
 
 def neyman_pearson(generator: torch.Generator) -> Training:
-    """Digits 3, 5 and 8 against the others, linear: the loss of 3, 5, 8 is at most 0.1."""
+    """Digits 3, 5 and 8 against the others, linear: the loss of 3, 5, 8 is at most 0.15."""
     data = {name: (x, _is_any(y, (3, 5, 8))) for name, (x, y) in pooled_images("mnist").items()}
     model = mlp([196, 2], nn.ReLU, generator)
     batches = row_batches(5000, 100, 800, generator)
-    return _bounded(model, data, batches, torch.tensor([torch.inf, 0.1]), 0.01)
+    return _bounded(model, data, batches, torch.tensor([torch.inf, 0.15]), 0.01)
 
 
 def rare_digits(generator: torch.Generator) -> Training:
-    """MNIST, one tenth of the digits 5 to 9, 300 steps; no class loss above 0.3."""
-    data = {name: _rare(x, y) for name, (x, y) in pooled_images("mnist").items()}
+    """MNIST, one tenth of the digits 5 to 9, 300 steps; no class loss above 0.8."""
+    data = {
+        name: _thinned(*part, (5, 6, 7, 8, 9), 10) for name, part in pooled_images("mnist").items()
+    }
     model = mlp([196, 24, 10], nn.ReLU, generator)
     batches = row_batches(len(data["train"][0]), 64, 300, generator)
-    return _bounded(model, data, batches, torch.full((10,), 0.3), 0.03)
+    return _bounded(model, data, batches, torch.full((10,), 0.8), 0.03)
 
 
 def _bounded(
@@ -73,8 +78,11 @@ def _noisy(x: Tensor, target: Tensor, generator: torch.Generator) -> tuple[Tenso
     return x, torch.where(replaced, other, target)
 
 
-def _rare(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    kept = (target < 5) | (torch.arange(len(target)) % 10 == 0)
+def _thinned(
+    x: Tensor, target: Tensor, rare: tuple[int, ...], divisor: int
+) -> tuple[Tensor, Tensor]:
+    """Keep one in `divisor` images of the rare classes."""
+    kept = ~_is_any(target, rare).bool() | (torch.arange(len(target)) % divisor == 0)
     return x[kept], target[kept]
 
 
@@ -86,5 +94,5 @@ _task = partial(Task, kind="losses", steps=800, steps_per_epoch=50, lr=3e-3)
 TASKS = [
     _task("fashion_class_losses", build=noisy_fashion, sgd_lr=0.03),
     _task("mnist_neyman_pearson", build=neyman_pearson, sgd_lr=0.01),
-    Task("short_rare_digits", "short", rare_digits, 300, 43, lr=5e-3, sgd_lr=0.03),
+    Task("short_rare_digits", "short", rare_digits, 300, 43, lr=1e-2, sgd_lr=0.03),
 ]

@@ -50,4 +50,4 @@ def _pretrain(model: nn.Module, x: Tensor, target: Tensor, generator: torch.Gene
         adam.step()
 
 
-TASKS = [Task("short_finetune_kl", "short", finetune_kl, STEPS, 50, lr=3e-3, sgd_lr=0.03)]
+TASKS = [Task("short_finetune_kl", "short", finetune_kl, STEPS, 50, lr=3e-3, sgd_lr=0.01)]

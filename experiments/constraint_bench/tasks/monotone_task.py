@@ -1,4 +1,4 @@
-"""Monotone network on COMPAS: the score rises with prior offenses and falls with age."""
+"""Monotone network on COMPAS: the score rises with offenses and falls with age."""
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,11 @@ from experiments.data.tabular import TableSource
 
 STEP = 0.5  # of a standardized feature
 POINTS = 64
-SIGNS = {"priors_count": 1.0, "age": -1.0}
+SIGNS = {"priors_count": 1.0, "juv_other_count": 1.0, "age": -1.0}
 
 
 def monotone_compas(generator: torch.Generator) -> Training:
-    """128 inequalities: a step of each feature at 64 rows must not move the logit the wrong way."""
+    """192 inequalities: a step of each feature at 64 rows must not move the logit the wrong way."""
     table = TableSource("compas").load()
     data = {
         "train": (table.train, table.train_labels),
@@ -50,9 +50,7 @@ def monotone_compas(generator: torch.Generator) -> Training:
         Constraint(feature, True, POINTS, 0.01, fn=lambda f=feature: decrease("train", f))
         for feature in SIGNS
     ]
-    return Training(
-        model, blocks, row_batches(4000, 80, 1000, generator), evaluate, merit, values
-    )
+    return Training(model, blocks, row_batches(4000, 80, 1000, generator), evaluate, merit, values)
 
 
 TASKS = [Task("monotone_compas", "budgets", monotone_compas, 1000, 50, lr=1e-2, sgd_lr=0.1)]

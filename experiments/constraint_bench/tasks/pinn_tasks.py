@@ -40,7 +40,7 @@ def heat(generator: torch.Generator) -> Training:
         x, t = xt.split(1, 1)
         return sum(
             a * torch.sin(k * PI * x) * torch.exp(-0.1 * (k * PI) ** 2 * t)
-            for k, a in ((1, 1.0), (3, 0.5))
+            for k, a in ((1, 1.0), (2, 0.5))
         )
 
     def residual(u: nn.Module, xt: Tensor) -> Tensor:
@@ -50,15 +50,15 @@ def heat(generator: torch.Generator) -> Training:
     initial = Condition("initial", _line([0, 0], [1, 0], 31), 1e3)
     walls = torch.cat([_line([0, 0], [0, 1], 15), _line([1, 0], [1, 1], 15)])
     conditions = [initial, Condition("boundary", walls, 1e-4)]
-    return _training(2, residual, solution, _box([0, 0], [1, 1]), conditions, 64, 1000, generator)
+    return _training(2, residual, solution, _box([0, 0], [1, 1]), conditions, 64, 1200, generator)
 
 
 def burgers(generator: torch.Generator) -> Training:
-    """u_t + u u_x = 0: a rarefaction that spreads from a ramp of width 0.2."""
+    """u_t + u u_x = 0: a rarefaction that spreads from a ramp of width 0.4."""
 
     def solution(xt: Tensor) -> Tensor:
         x, t = xt.split(1, 1)
-        return (x / (0.2 + t)).clamp(0, 1)
+        return (x / (0.4 + t)).clamp(0, 1)
 
     def residual(u: nn.Module, xt: Tensor) -> Tensor:
         xt = xt.detach().requires_grad_()
@@ -66,34 +66,34 @@ def burgers(generator: torch.Generator) -> Training:
         first = torch.autograd.grad(value.sum(), xt, create_graph=True)[0]
         return first[:, 1:] + value * first[:, :1]
 
-    initial = Condition("initial", _line([-0.5, 0], [1.5, 0], 41), tolerance=0.05)
-    left = Condition("left", _line([-0.5, 0], [-0.5, 1], 11), tolerance=0.05)
+    initial = Condition("initial", _line([-0.5, 0], [1.5, 0], 41), tolerance=0.08)
+    left = Condition("left", _line([-0.5, 0], [-0.5, 1], 11), tolerance=0.08)
     box = _box([-0.5, 0], [1.5, 1])
     return _training(2, residual, solution, box, [initial, left], 100, 1200, generator)
 
 
 def helmholtz(generator: torch.Generator) -> Training:
-    """Δu + 4 u = q on a square with values on its boundary."""
+    """Δu + u = q on a square with values on its boundary."""
 
     def solution(xy: Tensor) -> Tensor:
         x, y = xy.split(1, 1)
-        return torch.sin(2 * x + 0.5) * torch.cos(3 * y)
+        return torch.sin(2 * x + 0.5) * torch.cos(2 * y)
 
     def residual(u: nn.Module, xy: Tensor) -> Tensor:
         value, _, second = _derivatives(u, xy)
-        return (second.sum(1, keepdim=True) + 4 * value + 9 * solution(xy)) / 9
+        return (second.sum(1, keepdim=True) + value + 7 * solution(xy)) / 7
 
     corners = [[-1.0, -1], [1, -1], [1, 1], [-1, 1]]
     sides = [_line(a, b, 17)[:-1] for a, b in zip(corners, corners[1:] + corners[:1], strict=True)]
     edge = Condition("boundary", torch.cat(sides))
-    return _training(2, residual, solution, _box([-1, -1], [1, 1]), [edge], 64, 1000, generator)
+    return _training(2, residual, solution, _box([-1, -1], [1, 1]), [edge], 64, 1200, generator)
 
 
 class Condition:
     """Values that the solution has at given points, as equalities in given units."""
 
     def __init__(
-        self, name: str, points: Tensor, factor: float = 1.0, tolerance: float = 0.01
+        self, name: str, points: Tensor, factor: float = 1.0, tolerance: float = 0.03
     ) -> None:
         self.name, self.points, self.factor, self.tolerance = name, points, factor, tolerance
 
@@ -162,10 +162,10 @@ def _line(start: list[float], end: list[float], count: int) -> Tensor:
     return a + torch.linspace(0, 1, count).unsqueeze(1) * (b - a)
 
 
-_task = partial(Task, kind="pinn", steps_per_epoch=50, lr=5e-3, sgd_lr=0.01, resolution=0.05)
+_task = partial(Task, kind="pinn", steps=1200, steps_per_epoch=50, lr=1e-2, resolution=0.05)
 TASKS = [
-    _task("pinn_poisson", build=poisson, steps=1200),
-    _task("pinn_heat_mixed_units", build=heat, steps=1000),
-    _task("pinn_burgers", build=burgers, steps=1200),
-    _task("pinn_helmholtz", build=helmholtz, steps=1000),
+    _task("pinn_poisson", build=poisson, sgd_lr=2e-3),
+    _task("pinn_heat_mixed_units", build=heat, sgd_lr=0.03),
+    _task("pinn_burgers", build=burgers, sgd_lr=0.02),
+    _task("pinn_helmholtz", build=helmholtz, sgd_lr=0.03),
 ]

@@ -1,10 +1,11 @@
 """Rates of a classifier's decisions on Adult and COMPAS, judged on hard decisions.
 
-The gradient comes from the proxy sigmoid(4 logit). Each constraint is a function of sums over the
+The gradient comes from the proxy sigmoid(8 logit). Each constraint is a function of sums over the
 batch: decisions in a group, and rows in the group. A batch without a group gives 0/0.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,8 +16,9 @@ from experiments.constraint_bench.networks import mlp, row_batches
 from experiments.constraint_bench.task import Constraint, Evaluation, Task, Training
 from experiments.data.tabular import TableSource
 
-SHARPNESS = 4.0
+SHARPNESS = 8.0
 Masks = Callable[[Tensor, Tensor], Tensor]  # labels and groups to indicators, one row for each rate
+Rule = Callable[[Tensor], Tensor]  # rates to values of the constraint
 
 
 def parity(rates: Tensor) -> Tensor:
@@ -66,87 +68,105 @@ def positives(labels: Tensor, groups: Tensor) -> Tensor:
     return labels.unsqueeze(0)
 
 
-def build(
-    dataset: str,
-    masks: Masks,
-    rule: Callable[[Tensor], Tensor],
-    inequality: bool,
-    batch_size: int,
-    steps: int,
-    generator: torch.Generator,
-) -> Training:
-    """Train a network of 32 hidden units under a rule on rates."""
-    table = TableSource(dataset).load()
-    data = {
-        "train": (table.train, table.train_labels, table.train_groups),
-        "test": (table.test, table.test_labels, table.test_groups),
-    }
-    model = mlp([table.train.shape[1], 32, 1], nn.ReLU, generator)
-    rates = len(masks(table.train_labels[:1], table.train_groups[:1]))
+@dataclass(frozen=True)
+class RateTraining:
+    """Builds a classifier under a rule on rates.
 
-    def value(statistics: Tensor) -> Tensor:
-        return rule(statistics[:rates] / statistics[rates:])
+    Args:
+        dataset: "adult" or "compas".
+        masks: the groups whose rates the rule takes.
+        rule: maps rates to the values of the constraint; its name is the block's.
+        steps: length of a run.
+        batch_size: rows of a batch.
+        hidden: number of hidden units; None for a linear model.
+        inequality: whether the rule's values must be at most 0 rather than equal to 0.
+    """
 
-    def evaluate(rows: Tensor) -> Evaluation:
-        x, labels, groups = (column[rows] for column in data["train"])
-        logits = model(x).squeeze(1)
-        indicators = masks(labels, groups)
-        return Evaluation(
-            logistic_loss(logits, labels),
-            {rule.__name__: sums(torch.sigmoid(SHARPNESS * logits), indicators)},
-            {rule.__name__: sums((logits.detach() > 0).float(), indicators)},
-        )
+    dataset: str
+    masks: Masks
+    rule: Rule
+    steps: int
+    batch_size: int = 100
+    hidden: int | None = 32
+    inequality: bool = True
 
-    @torch.no_grad()
-    def merit(split: str) -> float:
-        x, labels, _ = data[split]
-        return logistic_loss(model(x).squeeze(1), labels).item()
+    def __call__(self, generator: torch.Generator) -> Training:
+        """Build the training."""
+        table = TableSource(self.dataset).load()
+        data = {
+            "train": (table.train, table.train_labels, table.train_groups),
+            "test": (table.test, table.test_labels, table.test_groups),
+        }
+        inner = [] if self.hidden is None else [self.hidden]
+        model = mlp([table.train.shape[1], *inner, 1], nn.ReLU, generator)
+        name = self.rule.__name__
 
-    @torch.no_grad()
-    def values(split: str) -> dict[str, Tensor]:
-        x, labels, groups = data[split]
-        decisions = (model(x).squeeze(1) > 0).float()
-        return {rule.__name__: value(sums(decisions, masks(labels, groups)))}
+        def evaluate(rows: Tensor) -> Evaluation:
+            x, labels, groups = (column[rows] for column in data["train"])
+            logits, masks = model(x).squeeze(1), self.masks(labels, groups)
+            proxy = sums(torch.sigmoid(SHARPNESS * logits), masks)
+            strict = sums((logits.detach() > 0).float(), masks)
+            return Evaluation(logistic_loss(logits, labels), {name: proxy}, {name: strict})
 
-    size = len(rule(torch.zeros(rates)))
-    block = Constraint(rule.__name__, inequality, size, 0.01, from_statistics=value)
-    batches = row_batches(len(table.train), batch_size, steps, generator)
-    return Training(model, [block], batches, evaluate, merit, values)
+        @torch.no_grad()
+        def merit(split: str) -> float:
+            x, labels, _ = data[split]
+            return logistic_loss(model(x).squeeze(1), labels).item()
+
+        @torch.no_grad()
+        def values(split: str) -> dict[str, Tensor]:
+            x, labels, groups = data[split]
+            return {name: self._value(sums(decisions(model, x), self.masks(labels, groups)))}
+
+        size = len(self._value(torch.ones(2 * len(self.masks(*data["train"][1:])))))
+        block = Constraint(name, self.inequality, size, 0.01, from_statistics=self._value)
+        batches = row_batches(len(table.train), self.batch_size, self.steps, generator)
+        details = partial(accuracy_and_gap, model, *data["test"])
+        return Training(model, [block], batches, evaluate, merit, values, details)
+
+    def _value(self, statistics: Tensor) -> Tensor:
+        positive, rows = statistics.chunk(2)
+        return self.rule(positive / rows)
 
 
-def sums(decisions: Tensor, indicators: Tensor) -> Tensor:
-    """Additive statistics: decisions in each group, then rows in each group."""
-    return torch.cat([indicators @ decisions, indicators.sum(1)])
+@torch.no_grad()
+def accuracy_and_gap(
+    model: nn.Module, x: Tensor, labels: Tensor, groups: Tensor
+) -> dict[str, float]:
+    """Accuracy, and the difference between the groups' shares of positive decisions."""
+    decided = decisions(model, x)
+    positive, rows = sums(decided, by_group(labels, groups)).chunk(2)
+    gap = (positive / rows).diff().abs().item()
+    return {"accuracy": (decided == labels).float().mean().item(), "parity_gap": gap}
 
 
-def _task(
-    name: str,
-    kind: str,
-    dataset: str,
-    masks: Masks,
-    rule: Callable[[Tensor], Tensor],
-    *,
-    inequality: bool = True,
-    batch_size: int,
-    steps: int,
-) -> Task:
-    make = partial(build, dataset, masks, rule, inequality, batch_size, steps)
-    return Task(name, kind, make, steps, 4000 // batch_size, lr=3e-3, sgd_lr=0.03)
+def decisions(model: nn.Module, x: Tensor) -> Tensor:
+    """1 where the classifier decides for the positive class, else 0."""
+    return (model(x).squeeze(1) > 0).float()
+
+
+def sums(decided: Tensor, masks: Tensor) -> Tensor:
+    """Additive statistics: positive decisions in each group, then rows in each group."""
+    return torch.cat([masks @ decided, masks.sum(1)])
+
+
+def _task(name: str, kind: str, build: RateTraining) -> Task:
+    return Task(name, kind, build, build.steps, 4000 // build.batch_size, lr=3e-3, sgd_lr=0.03)
 
 
 TASKS = [
-    _task("adult_parity", "rates", "adult", by_group, parity, batch_size=100, steps=1000),
+    _task("adult_parity", "rates", RateTraining("adult", by_group, parity, 1000)),
     _task(
-        *("adult_opportunity", "rates", "adult", positives_by_group, opportunity),
-        batch_size=64,
-        steps=1240,
+        *("adult_opportunity", "rates"),
+        RateTraining("adult", positives_by_group, opportunity, 1240, batch_size=64, hidden=None),
     ),
-    _task("compas_missed", "rates", "compas", positives_by_group, missed, batch_size=80, steps=800),
     _task(
-        *("adult_quota", "rates", "adult", everyone, quota),
-        inequality=False,
-        batch_size=100,
-        steps=800,
+        *("compas_missed", "rates"),
+        RateTraining("compas", positives_by_group, missed, 800, batch_size=80),
     ),
-    _task("short_recall", "short", "adult", positives, recall, batch_size=100, steps=240),
+    _task(
+        *("adult_quota", "rates"),
+        RateTraining("adult", everyone, quota, 600, batch_size=200, inequality=False),
+    ),
+    _task("short_recall", "short", RateTraining("adult", positives, recall, 240)),
 ]

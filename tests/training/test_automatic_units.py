@@ -1,0 +1,208 @@
+"""With nothing set, a training does not depend on the units of the constraints or of the loss."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm.functional import norm
+
+KINDS = ("static_equality", "static_inequality", "value", "counted", "rate")
+
+
+def run(
+    kinds,
+    factor=1.0,
+    loss_factor=1.0,
+    *,
+    steps=200,
+    manual=False,
+    base="adam",
+    stop=None,
+    resume=None,
+    parts=1,
+    **settings,
+):
+    """Train a small classifier; all blocks are multiplied by factor, the loss by loss_factor."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 4, generator=generator, dtype=torch.float64)
+    target = (x[:, 0] + 0.5 * x[:, 1] > 0.4).double()
+    group = (x[:, 2] > 1.2).double()
+    first = torch.randn(5, 4, generator=generator, dtype=torch.float64) * 0.5
+    second = torch.randn(1, 5, generator=generator, dtype=torch.float64) * 0.5
+    W, v = nn.Parameter(first), nn.Parameter(second)
+    constraints = ConstraintRegistry()
+    if "static_equality" in kinds:
+        constraints.equality("static_equality", lambda: factor * (W.square().sum(1) - 1))
+    if "static_inequality" in kinds:
+        constraints.inequality("static_inequality", lambda: factor * (v.abs().sum() - 0.5))
+    if "value" in kinds:
+        constraints.equality("value", size=1)
+    if "counted" in kinds:
+        constraints.inequality("counted", size=2)
+    if "rate" in kinds:
+        constraints.inequality(
+            "rate", size=1, from_statistics=lambda s: factor * (s[:1] / s[1:2] - 0.3)
+        )
+    if base == "adam":
+        inner = torch.optim.Adam([W, v], lr=1e-2, eps=0.0)
+    else:
+        inner = torch.optim.SGD([W, v], lr=1e-2 / loss_factor, momentum=0.9)
+    optimizer = PowerALMOptimizer(inner, constraints, **{"total_steps": steps, **settings})
+    if resume is not None:
+        optimizer.load_state_dict(resume["optimizer"])
+        W.data.copy_(resume["W"])
+        v.data.copy_(resume["v"])
+    begin = 0 if resume is None else resume["step"]
+    for t in range(begin, steps if stop is None else stop):
+        optimizer.zero_grad()
+        for part in range(parts):
+            rows = torch.arange(16 // parts) + 16 * (t % 4) + 16 // parts * part
+            logits = (torch.tanh(x[rows] @ W.T) @ v.T).squeeze(1)
+            each = nn.functional.binary_cross_entropy_with_logits(
+                logits, target[rows], reduction="none"
+            )
+            values = {}
+            if "value" in kinds:
+                values["value"] = factor * (logits.mean() - 0.2).reshape(1)
+            if "counted" in kinds:
+                masks = torch.stack([group[rows], 1 - group[rows]])
+                count = masks.sum(1)
+                values["counted"] = (
+                    factor * (masks @ each / count.clamp(min=1) - 0.5),
+                    count,
+                )
+            if "rate" in kinds:
+                chosen = torch.sigmoid(logits) * group[rows]
+                values["rate"] = torch.stack([chosen.sum(), group[rows].sum()])
+            loss = loss_factor * each.mean()
+            if values:
+                loss = optimizer.augment(loss, **values)
+            (loss / parts).backward()
+        if manual:
+            optimizer.backward_constraints()
+        optimizer.step()
+        if t % 4 == 3:
+            optimizer.update_multipliers()
+    return optimizer, W.detach(), v.detach(), constraints
+
+
+def difference(one, other):
+    return norm(one - other) / norm(other)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "manual", "length"),
+    [
+        *(((kind,), False, 200) for kind in KINDS),
+        (KINDS, False, 200),
+        (KINDS, True, 200),
+        (KINDS, False, None),
+    ],
+)
+def test_a_training_does_not_depend_on_units(kinds, manual, length):
+    _, W, v, _ = run(kinds, manual=manual, total_steps=length)
+    _, free, _, _ = run((kinds[0],), factor=0.0, total_steps=length)
+    assert difference(free, W) > 1e-3  # the constraints matter
+    for factor, loss_factor in [(1e-6, 1e6), (1e6, 1.0), (1.0, 1e-6)]:
+        _, W_too, v_too, _ = run(kinds, factor, loss_factor, manual=manual, total_steps=length)
+        assert difference(W_too, W) < 1e-6
+        assert difference(v_too, v) < 1e-6
+
+
+def test_sgd_does_not_depend_on_the_units_of_constraints():
+    _, W, _, _ = run(KINDS, base="sgd")
+    for factor in (1e-6, 1e6):
+        _, W_too, _, _ = run(KINDS, factor, base="sgd")
+        assert difference(W_too, W) < 1e-6
+
+
+def test_reports_and_prices_are_in_the_users_units():
+    optimizer, _, _, constraints = run(("static_equality",))
+    scaled, _, _, others = run(("static_equality",), factor=1e3, loss_factor=10.0)
+    assert torch.allclose(scaled.dual.y, optimizer.dual.y * 10 / 1e3, rtol=1e-6)
+    ours, theirs = constraints.violations(), others.violations()
+    assert theirs["static_equality"].max == pytest.approx(
+        1e3 * ours["static_equality"].max, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("stop", [7, 20, 23, 120])
+def test_a_resume_in_or_after_the_measuring_steps_is_exact(stop, tmp_path):
+    _, W, v, _ = run(KINDS)
+    half, W_half, v_half, _ = run(KINDS, stop=stop)
+    torch.save(half.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    saved = {"optimizer": state, "W": W_half, "v": v_half, "step": stop}
+    _, W_too, v_too, _ = run(KINDS, resume=saved)
+    assert torch.equal(W_too, W)
+    assert torch.equal(v_too, v)
+
+
+def test_the_measuring_steps_train_the_plain_loss():
+    _, W, _, _ = run(KINDS, stop=20, total_steps=None)
+    _, free, _, _ = run(("static_equality",), factor=0.0, stop=20, total_steps=None)
+    assert torch.equal(W, free)
+
+
+def test_numbers_that_are_given_switch_the_automatic_off():
+    optimizer, _, _, _ = run(KINDS, beta_1=0.1, stop=3)
+    assert optimizer.dual.started
+    assert optimizer.dual.scale is None
+    assert optimizer.dual.beta_1 == 0.1
+    assert not optimizer.estimate.on
+    assert optimizer.schedule.updates == "epoch"
+
+
+def test_a_block_that_wakes_up_has_no_scale_before():
+    p = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    constraints = ConstraintRegistry()
+    constraints.inequality("asleep", lambda: torch.relu(p.sum() - 100.0).reshape(1))
+    optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.1), constraints, total_steps=50)
+    for _ in range(50):
+        optimizer.zero_grad()
+        (p - 1).square().sum().backward()
+        optimizer.step()
+    assert optimizer.dual.scale.tolist() == [0.0]
+    assert torch.isfinite(p).all()
+    assert p.tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
+
+
+def test_with_given_scales_it_equals_a_loop_written_by_hand():
+    torch.manual_seed(0)
+    a = torch.randn(6, dtype=torch.float64)
+    start = torch.randn(6, dtype=torch.float64)
+    p = nn.Parameter(start.clone())
+    constraints = ConstraintRegistry()
+    constraints.equality("ball", lambda: (p.square().sum() - 1).reshape(1))
+    optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.05), constraints, nu=0.8, total_steps=200)
+    for _ in range(200):
+        optimizer.zero_grad()
+        (p - a).square().sum().backward()
+        optimizer.step()
+
+    # By hand: 20 plain steps; then w = s (y + βc̃^ν), y by β at every fifth step, β as κ rises.
+    q = start.clone()
+    scale, unit = optimizer.units.scale("ball"), optimizer.units.unit
+    longest = optimizer.units.longest
+    soft, firm = 10**-0.5, 10**0.5
+    y, beta, since = 0.0, soft * unit, 0
+    for t in range(1, 201):
+        grad = 2 * (q - a)
+        c = scale * (q.square().sum().item() - 1)
+        if t > 20:
+            near = max(-1.0, min(1.0, c))
+            w = y + beta * abs(near) ** 0.8 * math.copysign(1, near)
+            grad = grad + scale * w * 2 * q
+            grad = grad * min(1.0, longest / norm(grad))
+        q = q - 0.05 * grad
+        since += 1
+        if since >= 5 and t >= 20:
+            c = max(-1.0, min(1.0, scale * (q.square().sum().item() - 1)))
+            y += beta * abs(c) ** 0.8 * math.copysign(1, c)
+            beta = soft ** (1 - t / 200) * firm ** (t / 200) * unit
+            since = 0
+    assert torch.allclose(p.detach(), q, rtol=1e-10)
+    assert optimizer.dual.y.item() == pytest.approx(scale * y, rel=1e-10)

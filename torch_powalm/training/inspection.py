@@ -1,0 +1,92 @@
+"""Inspection: what a user can ask an optimizer; none of it changes the training."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torch_powalm.result import TrainingResiduals
+from torch_powalm.training.feasibility import Tolerance
+from torch_powalm.training.history import History
+from torch_powalm.training.optimizer_protocol import OptimizerProtocol
+from torch_powalm.training.report import ConstraintReport, make_report
+
+if TYPE_CHECKING:
+    from torch_powalm.dual import DualState
+    from torch_powalm.training.augmented_gradient import AugmentedGradient
+    from torch_powalm.training.block_vector import BlockVector
+    from torch_powalm.training.epoch_statistics import EpochStatistics
+    from torch_powalm.training.monitor import Monitor
+    from torch_powalm.training.prox_terms import ProxTerms
+
+
+class Inspection(OptimizerProtocol):
+    """The questions of PowerALMOptimizer, in the order of their use."""
+
+    blocks: "BlockVector"
+    dual: "DualState"
+    epoch: "EpochStatistics"
+    gradient: "AugmentedGradient"
+    monitor: "Monitor"
+    prox: "ProxTerms"
+
+    def report(self, tolerance: Tolerance | None = None) -> ConstraintReport:
+        """Return where every block stands: violation, multiplier, price and status.
+
+        Batch blocks are judged by their average since the last multiplier update, or by that of the
+        update if no batch has come since then; functions of the parameters are evaluated now.
+
+        Args:
+            tolerance: largest violation that counts as met, a number or a mapping by block. The
+                default is 1 % of the violation that a move of the parameters by a tenth of their
+                length can remove, as measured in the first steps; 1e-3 if nothing was measured.
+        """
+        return make_report(self.monitor, tolerance)
+
+    @property
+    def history(self) -> History:
+        """The multiplier updates so far, as a table: `to_dataframe()`, `to_csv(path)`, `plot()`."""
+        return self.monitor.history
+
+    def should_update(
+        self,
+        *,
+        steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int = 1,
+        lam: float | None = None,
+    ) -> bool:
+        """Whether a multiplier update is due under exactly one of three rules.
+
+        Args:
+            steps: number of steps between updates.
+            epochs: number of epochs between updates, of `steps_per_epoch` steps each.
+            steps_per_epoch: for `epochs`, usually len(loader).
+            lam: due when the running norm of the augmented gradient is at most lam/β (Algorithm 1).
+        """
+        return self.epoch.is_due(steps, epochs, steps_per_epoch, lam, self.dual.beta)
+
+    def multipliers(self) -> dict[str, Tensor]:
+        """Return y by block: the price, in loss, of one unit of each entry; 0 before they start."""
+        sizes, y = self.blocks.ready().sizes, self.dual.y
+        if not self.dual.started:
+            y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
+        return self.blocks.split(y.clone())
+
+    @torch.no_grad()
+    def residuals(self) -> TrainingResiduals:
+        """Return the norms of the augmented gradient and the constraints; call after backward."""
+        return self.gradient.residuals(self.prox)
+
+    def check_ranks(self) -> None:
+        """Raise if a parameter-only block differs between ranks; all ranks must call it.
+
+        Each rank adds the gradient of these blocks on its own. The first step runs this check.
+        """
+        self.gradient.check_ranks()
+
+    def __repr__(self) -> str:
+        owned = ", ".join(self.blocks.names) or "no constraints"
+        dual = f"nu={self.dual.nu}, beta={self.dual.beta:g}"
+        owned += f" and {len(self.params)} parameters"
+        return f"PowerALMOptimizer({dual}, owns {owned})\n{self.base!r}"

@@ -1,0 +1,155 @@
+"""ConstraintReport: where every constraint of a training stands, as a table."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm, violation
+from torch_powalm.training.block import Block
+from torch_powalm.training.feasibility import Tolerance, check_tolerance, tolerance_of
+from torch_powalm.training.monitor import Monitor
+
+_NEGLIGIBLE = 1e-3  # multiplier of an inactive block, relative to the force of one tolerance
+_COLUMNS = ("block", "status", "violation", "entry", "tolerance", "multiplier", "price")
+_SHOWN = 10  # entries listed by number
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """One block; violation, multiplier and price are in the units of the constraint and the loss.
+
+    Args:
+        name: name of the block.
+        status: "met", "violated", "inactive" (met, and without influence on the training),
+            "conflicting" (violated, and in contradiction to another constraint), or "not yet"
+            (never seen, or the units are still being measured).
+        violation: largest entry of |A(x)| or max(B(x), 0); nan if never seen.
+        entry: index of this entry in the flattened block.
+        tolerance: largest violation that counts as met.
+        multiplier: norm of the block's multipliers.
+        price: the multiplier of largest absolute value. One unit less of that bound costs about
+            this much loss.
+        never_seen: indices of the entries that no batch has had a value for.
+    """
+
+    name: str
+    status: str
+    violation: float
+    entry: int | None
+    tolerance: float
+    multiplier: float
+    price: float
+    never_seen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConstraintReport:
+    """Where every block stands; `print` shows a table, and `report["name"]` is one block."""
+
+    blocks: tuple[BlockReport, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every block is met."""
+        return all(block.status in ("met", "inactive") for block in self.blocks)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return plain values by block."""
+        return {b.name: {k: v for k, v in asdict(b).items() if k != "name"} for b in self.blocks}
+
+    def __getitem__(self, name: str) -> BlockReport:
+        for block in self.blocks:
+            if block.name == name:
+                return block
+        raise KeyError(f"report has no constraint {name!r}")
+
+    def __iter__(self) -> Iterator[BlockReport]:
+        return iter(self.blocks)
+
+    def __str__(self) -> str:
+        rows = [_COLUMNS, *map(_cells, self.blocks)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        for block in self.blocks:
+            if block.never_seen:
+                shown = ", ".join(map(str, block.never_seen[:_SHOWN]))
+                more = " …" if len(block.never_seen) > _SHOWN else ""
+                lines.append(f"{block.name}: no batch so far had entries {shown}{more}")
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def make_report(monitor: Monitor, tolerance: Tolerance | None) -> ConstraintReport:
+    """Return the report of the blocks of one optimizer."""
+    blocks = monitor.blocks.ready()
+    if tolerance is not None:
+        check_tolerance(tolerance, blocks.names)
+    values = _values(monitor)
+    started = monitor.dual.started and not monitor.units.measuring
+    y = blocks.split(monitor.dual.y) if started else {}
+    reports = []
+    for block in (*blocks.static, *blocks.batch):
+        bound = tolerance_of(block.name, tolerance, monitor.signals.default_tolerance(block.name))
+        reports.append(_block(monitor, block, values.get(block.name), y.get(block.name), bound))
+    return ConstraintReport(tuple(sorted(reports, key=lambda b: blocks.names.index(b.name))))
+
+
+def _values(monitor: Monitor) -> dict[str, Tensor]:
+    """Return the current value of every block that has been seen."""
+    blocks, constraints = monitor.blocks, monitor.constraints
+    sums = constraints.epoch_sums(blocks.sizes)
+    monitor.seen.note(blocks.batch, sums)
+    values = constraints.latest_values(blocks.sizes)
+    values |= {b.name: sums[b.name].value(b) for b in blocks.batch if b.name in sums}
+    with torch.enable_grad():
+        values |= blocks.static_values()
+    return {name: value.detach() for name, value in values.items()}
+
+
+def _block(
+    monitor: Monitor, block: Block, value: Tensor | None, y: Tensor | None, tolerance: float
+) -> BlockReport:
+    size = monitor.blocks.sizes[block.name]
+    missing = monitor.seen.missing(block.name, size)
+    never_seen = tuple(missing.nonzero().flatten().tolist())
+    norm_y = price = 0.0
+    if y is not None:
+        norm_y, price = norm(y), float(y[y.abs().argmax()])
+    if value is None or len(never_seen) == size:
+        unseen = tuple(range(size))
+        return BlockReport(block.name, "not yet", math.nan, None, tolerance, norm_y, price, unseen)
+    excess = violation(value, block.inequality).abs()
+    excess = excess.masked_fill(missing.to(excess.device), -1.0)
+    entry = int(excess.argmax())
+    worst = float(excess[entry])
+    status = _status(monitor, block, worst, y, tolerance)
+    return BlockReport(block.name, status, worst, entry, tolerance, norm_y, price, never_seen)
+
+
+def _status(
+    monitor: Monitor, block: Block, worst: float, y: Tensor | None, tolerance: float
+) -> str:
+    if y is None:
+        return "not yet"
+    if not worst <= tolerance:
+        return "conflicting" if block.name in monitor.signals.conflicting else "violated"
+    if not block.inequality:
+        return "met"
+    dual, scale = monitor.dual, 1.0
+    if dual.scale is not None:
+        scale = float(monitor.blocks.split(dual.scale)[block.name].max())
+    force = dual.beta * scale * (scale * tolerance) ** dual.nu
+    return "inactive" if float(y.abs().max()) <= _NEGLIGIBLE * force else "met"
+
+
+def _cells(block: BlockReport) -> tuple[str, ...]:
+    entry = "–" if block.entry is None else str(block.entry)
+    numbers = (block.violation, block.tolerance, block.multiplier, block.price)
+    seen, tolerance, multiplier, price = (
+        "–" if math.isnan(number) else f"{number:.3g}" for number in numbers
+    )
+    return block.name, block.status, seen, entry, tolerance, multiplier, price

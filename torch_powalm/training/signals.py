@@ -1,0 +1,177 @@
+"""Signals: warnings about a training whose constraints will not be met as it is set up.
+
+Each kind of warning comes at most once per run, and names the blocks; every record of an update
+lists the signals that hold at that update. The checks run at multiplier updates, on the residuals
+and multipliers that the update has computed anyway. They are not part of a checkpoint.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from torch_powalm.dual import DualState
+from torch_powalm.functional import violation
+from torch_powalm.result import ConstraintWarning
+from torch_powalm.training.automatic_units import AutomaticUnits
+from torch_powalm.training.batch_window import BatchWindow
+from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.update_schedule import UpdateSchedule
+from torch_powalm.training.update_window import UpdateWindow
+
+IDLE = 2000  # steps without an update
+FEW = 10  # updates in a run
+REPEATS = 10  # consecutive steps with an unused result of augment()
+UNUSED = 100  # results of augment() waiting for backward()
+
+_WEAK = 0.01  # pull of a block relative to the whole gradient
+_STRONG = 3.0  # pull of a block relative to that of the loss in the first steps
+_DRAWS = 3  # random vectors in a measurement of a block's sensitivity
+_RELATIVE, _ABSOLUTE = 0.01, 1e-3  # default tolerance, with and without measured units
+
+_MESSAGES = {
+    "conflicting": "constraints {} contradict each other: their multipliers grow, but the "
+    "violation does not fall; relax or remove one of them",
+    "weak": "constraints {} stay violated, and their pull is far below that of the loss; raise "
+    "beta_1 or leave it out, and check that they depend on the trained parameters",
+    "oscillating": "constraints {} oscillate around their bounds without damping; lower the "
+    "learning rate or update the multipliers less often",
+    "idle": "the multipliers of {} have not moved for {} steps; call update_multipliers() at the "
+    "end of each epoch, or set updates='auto'",
+    "few": "the multipliers of {} move fewer than {} times in a run of {} steps; train longer or "
+    "update more often",
+    "unused": "augment() was called for {} without backward() on its result; call it once per "
+    "backward(), and under torch.no_grad() or not at all in validation",
+}
+
+
+class Signals:
+    """Checks of one optimizer, and the warnings it has given.
+
+    Attributes:
+        conflicting: blocks that contradict each other as of the last update.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockVector,
+        dual: DualState,
+        units: AutomaticUnits,
+        epoch: EpochStatistics,
+        schedule: UpdateSchedule,
+        calls: BatchWindow,
+    ) -> None:
+        self._blocks, self._dual, self._units = blocks, dual, units
+        self._epoch, self._schedule, self._calls = epoch, schedule, calls
+        self.conflicting: tuple[str, ...] = ()
+        self._told: set[str] = set()
+        self._pending: list[str] = []  # signals between two updates
+        self._window: UpdateWindow | None = None
+        self._k = 0  # index of the last update
+        self._repeats = 0  # consecutive steps with an unused result of augment()
+        self._patience = IDLE  # steps without an update before a signal
+
+    def after_augment(self) -> None:
+        """Warn if results of augment() pile up unused."""
+        if self._calls.waiting >= UNUSED:
+            self._once("unused", self._batch_names())
+
+    def after_step(self, managed: bool) -> None:
+        """Warn about calls and updates that are missing, before the calls of a step are cleared.
+
+        Args:
+            managed: whether a callback decides when to update.
+        """
+        epoch, schedule = self._epoch, self._schedule
+        self._repeats = self._repeats + 1 if self._calls.waiting else 0
+        if self._repeats == REPEATS:
+            self._once("unused", self._batch_names())
+        by_hand = schedule.updates == "epoch"
+        if by_hand and not managed and epoch.steps == self._patience:
+            self._once("idle", self._blocks.names, epoch.steps)
+        total = schedule.total_steps
+        if total is None or epoch.total_steps not in (1, total):
+            return
+        planned = total // schedule.interval(0)
+        if epoch.total_steps == total and by_hand:
+            planned = self._dual.k  # the update at the end of the last epoch is still to come
+        if planned < FEW and (epoch.total_steps == total or not by_hand):
+            self._once("few", self._blocks.names, FEW, total)
+
+    def judge(self, k: int, r: Tensor) -> tuple[str, ...]:
+        """Return the signals at an update from the residual r, after y has moved."""
+        found, self._pending = self._pending, []
+        self._patience = max(IDLE, 3 * self._epoch.steps)
+        if self._window is None or k != self._k + 1:  # the first update, or a loaded state
+            self._window = UpdateWindow(self._blocks.sizes, self._blocks.inequality)
+        self._k = k
+        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y)
+        lasting = [
+            n for n in self._blocks.sizes if self._window.is_lasting(n, self.default_tolerance(n))
+        ]
+        self.conflicting = self._conflicts(self._window, lasting, r)
+        total = self._epoch.gradient_norm
+        weak = [n for n in lasting if self._pull(n, r) < _WEAK * total < math.inf]
+        swings = [
+            n for n in self._blocks.sizes if self._window.oscillates(n, self.default_tolerance(n))
+        ]
+        kinds = {"conflicting": self.conflicting, "weak": weak, "oscillating": swings}
+        for kind, names in kinds.items():
+            if names:
+                self._once(kind, names)
+                found.append(f"{kind}: {', '.join(names)}")
+        self._pending = []
+        return tuple(found)
+
+    def default_tolerance(self, name: str) -> float:
+        """Return 1 % of J_b δ_b if the units of the block were measured, else 1e-3."""
+        reach = 0.0 if self._units.measuring else self._units.reach(name)
+        return _RELATIVE * reach or _ABSOLUTE
+
+    def _conflicts(self, window: UpdateWindow, lasting: list[str], r: Tensor) -> tuple[str, ...]:
+        """Return the blocks that pull more strongly than the loss, which cannot be what resists."""
+        masks = {n: window.is_pushed_in_vain(n, self.default_tolerance(n)) for n in lasting}
+        masks = {name: mask for name, mask in masks.items() if bool(mask.any())}
+        if sum(int(mask.sum()) for mask in masks.values()) < 2:
+            return ()
+        if self._units.steps:
+            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in masks)
+        else:  # the pull of the loss is not known: wait for more evidence
+            held = all(map(window.is_not_improving, masks))
+        return tuple(masks) if held else ()
+
+    def _pull(self, name: str, r: Tensor) -> float:
+        """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""
+        w = self._dual.weight(r)
+        if w is None:
+            return math.inf
+        w_norm = float(torch.linalg.vector_norm(self._blocks.split(w)[name]))
+        return w_norm * self._sensitivity(name) if w_norm > 0 else 0.0
+
+    def _sensitivity(self, name: str) -> float:
+        """Return J_b as measured, or measured now for a function of the parameters."""
+        if self._units.steps:
+            return self._units.reach(name) / self._units.move(name)
+        if self._blocks.sharded or name not in {block.name for block in self._blocks.static}:
+            return math.inf
+        units = AutomaticUnits(_DRAWS, 1.0, False)
+        with torch.enable_grad():
+            value = {name: self._blocks.static_values()[name]}
+            for _ in range(_DRAWS):
+                units.measure_blocks(self._blocks, value, None)
+        return max(units.change[name])
+
+    def _batch_names(self) -> list[str]:
+        return [block.name for block in self._blocks.batch]
+
+    def _once(self, kind: str, names: Iterable[str], *details: object) -> None:
+        """Warn unless this kind of warning has been given, and keep it for the next record."""
+        if kind in self._told:
+            return
+        self._told.add(kind)
+        self._pending.append(f"{kind}: {', '.join(names)}")
+        quoted = ", ".join(repr(name) for name in names)
+        warnings.warn(_MESSAGES[kind].format(quoted, *details), ConstraintWarning, stacklevel=5)

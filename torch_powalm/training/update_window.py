@@ -1,0 +1,101 @@
+"""UpdateWindow: values, violations and multipliers at the last updates, and what they show."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+UPDATES = 16  # remembered
+STREAK = 10  # consecutive updates after which a state counts as lasting
+ENTRIES = 1000  # remembered per block, evenly spaced
+
+_FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
+_SWING = 3.0  # smallest of an oscillation, in tolerances
+_SIGN_CHANGES = 4  # fewest of an oscillation
+_MISFIT = 0.25  # largest of an oscillation
+
+
+class UpdateWindow:
+    """The last multiplier updates, as three tables with a row per update.
+
+    Args:
+        sizes: number of entries of each block, by name.
+        inequality: which entries are inequalities; None if none is.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], inequality: Tensor | None) -> None:
+        self.columns: dict[str, slice] = {}  # of the tables, by block
+        kept, start, end = [], 0, 0
+        for name, size in sizes.items():
+            count = min(size, ENTRIES)
+            kept.append(start + torch.arange(count) * size // count)
+            self.columns[name] = slice(end, end + count)
+            start, end = start + size, end + count
+        self.kept = torch.cat(kept)  # indices of the columns in r
+        self._inequality = None if inequality is None else self._cut(inequality).bool()
+        self.values = torch.zeros(0, end, dtype=torch.float64)
+        self.y = self.values
+        self.violations = self.values  # |A| and max(B, 0)
+
+    def add(self, r: Tensor, excess: Tensor, y: Tensor) -> None:
+        """Add an update: r, its violated part, and the multipliers afterwards."""
+        self.values = torch.cat([self.values[1 - UPDATES :], self._cut(r)[None]])
+        self.violations = torch.cat([self.violations[1 - UPDATES :], self._cut(excess).abs()[None]])
+        self.y = torch.cat([self.y[1 - UPDATES :], self._cut(y)[None]])
+
+    def is_lasting(self, name: str, tolerance: float) -> bool:
+        """Whether a block has been violated at every update of a streak and has not improved."""
+        found = self.violations[-STREAK:, self.columns[name]]
+        if len(found) < STREAK or not bool((found.amax(1) > tolerance).all()):
+            return False
+        return bool(has_not_fallen(torch.linalg.vector_norm(found, dim=1)))
+
+    def is_pushed_in_vain(self, name: str, tolerance: float) -> Tensor:
+        """Return the mask of the entries whose multipliers grow while the violation stays."""
+        columns = self.columns[name]
+        found, y = self.violations[-STREAK:, columns], self.y[-STREAK - 1 :, columns].abs()
+        if len(y) <= STREAK or not self.is_lasting(name, tolerance):
+            return torch.zeros(found.shape[1], dtype=torch.bool)
+        grows = (y.diff(dim=0) > 0).all(0)
+        return grows & (found > tolerance).all(0) & has_not_fallen(found)
+
+    def is_not_improving(self, name: str) -> bool:
+        """Whether the violation of a block has not fallen at all over the whole window."""
+        found = torch.linalg.vector_norm(self.violations[:, self.columns[name]], dim=1)
+        half = UPDATES // 2
+        return len(found) == UPDATES and bool(found[half:].mean() >= found[:half].mean())
+
+    def oscillates(self, name: str, tolerance: float) -> bool:
+        """Whether the worst entry of a block swings around 0 without damping.
+
+        Inequalities count while they have a multiplier. A swing of constant period satisfies
+        v_{k+1} + v_{k−1} = c v_k; noise does not.
+        """
+        columns = self.columns[name]
+        values = self.values[:, columns]
+        if len(values) < UPDATES:
+            return False
+        if self._inequality is not None:
+            active = ~self._inequality[columns] | (self.y[:, columns] != 0).any(0)
+            values = values[:, active]
+        if values.shape[1] == 0:
+            return False
+        v = values[:, values.square().sum(0).argmax()]
+        early, late = v[: UPDATES // 2].square().mean(), v[UPDATES // 2 :].square().mean()
+        if late < early or late <= (_SWING * tolerance) ** 2:
+            return False
+        changes = int((v.sign().diff() != 0).sum())
+        middle, sides = v[1:-1], v[2:] + v[:-2]
+        c = (middle @ sides) / (middle @ middle)
+        misfit = (sides - c * middle).square().sum() / (v[2:].square() + v[:-2].square()).sum()
+        return changes >= _SIGN_CHANGES and bool(misfit <= _MISFIT)
+
+    def _cut(self, vector: Tensor) -> Tensor:
+        """Return the remembered entries of a vector like r, on the CPU."""
+        return vector.detach()[self.kept.to(vector.device)].to("cpu", torch.float64)
+
+
+def has_not_fallen(found: Tensor) -> Tensor:
+    """Whether violations in the second half of a streak are as large as in its first half."""
+    half = len(found) // 2
+    return found[half:].mean(0) > _FALL * found[:half].mean(0)
