@@ -37,7 +37,7 @@ DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
 def test_every_block_runs_as_printed(tmp_path, capsys):
     first, solve = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     blocks = [first, *re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL), solve]
-    assert len(blocks) == README.count("```python") + TRAINING.count("```python") == 4
+    assert len(blocks) == README.count("```python") + TRAINING.count("```python") == 6
     names = {"path": tmp_path / "state.pt"}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -45,6 +45,9 @@ def test_every_block_runs_as_printed(tmp_path, capsys):
     records = re.findall(r"update (\d+): \|A\| (\S+), beta", printed)
     assert [int(k) for k, _ in records] == list(range(1, 21))
     assert float(records[-1][1]) < 0.3 * float(records[0][1])
+    assert names["equation"].violations()["poisson"].max < 1e-2
+    zeros = (names["sparse"][0].weight == 0).float().mean()
+    assert 0.4 <= zeros < 1
     assert "status            converged" in printed
     assert names["problem"].residuals(names["solution"].x, names["solution"].y).primal <= 1e-4
 

@@ -117,4 +117,8 @@ def test_a_projection_does_not_warn(base):
     p = nn.Parameter(torch.ones(2, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        PowerALMOptimizer(base([p]), ConstraintRegistry(), prox={p: prox.SpectralNormBall(1.0)})
+        term = prox.SpectralNormBall(1.0)
+        optimizer = PowerALMOptimizer(base([p]), ConstraintRegistry(), prox={p: term})
+    p.sum().backward()
+    optimizer.step()
+    assert term.value(p.detach()) == 0
