@@ -147,7 +147,6 @@ def test_a_line_search_sees_the_value_of_the_full_lagrangian(nu):
                 return loss
 
             optimizer.step(closure)
-            average.add(measure(theirs, x, target)[1])  # a step counts with its first point
 
             def full_closure(x=x, target=target):
                 nonlocal evaluations
@@ -159,6 +158,7 @@ def test_a_line_search_sees_the_value_of_the_full_lagrangian(nu):
                 return total
 
             plain.step(full_closure)
+            average.add(measure(theirs, x, target)[1])  # a step counts with the accepted point
         optimizer.update_multipliers()
         twin.update(torch.cat([static(theirs), average.value()]))
     assert evaluations > 2 * 3 * 2  # it did search

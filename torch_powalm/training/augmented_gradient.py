@@ -101,8 +101,12 @@ class AugmentedGradient:
         if w is None or not finite:  # on_nonfinite="skip": step() sees a nan gradient and skips
             w = torch.full_like(r, math.nan)
         w = w[blocks.static_size :] if blocks.static else w
+        alone = finite and self.units.pending is not None
+        if alone:
+            w = self.units.probe(blocks.split_batch(A_batch))
         call = self.window.add(seen, reported)
-        augmented: Tensor = _Augmented.apply(loss, A_batch, w * parts if parts > 1 else w, call)
+        w = w * parts if parts > 1 else w
+        augmented: Tensor = _Augmented.apply(loss, A_batch, w, call, alone)
         return augmented
 
     def inject(self, batch: Tallies) -> bool:
@@ -141,6 +145,13 @@ class AugmentedGradient:
         with torch.enable_grad():
             self.units.measure_blocks(self.blocks, self.blocks.static_values(), None)
         return self.is_finite(r)
+
+    def measures_alone(self) -> bool:
+        """Whether .grad is that of one block alone, which is measured now; no step may follow."""
+        name = self.units.pending
+        if name is not None:
+            self.units.measure_pending(self.blocks.sizes[name], self.blocks.params)
+        return name is not None
 
     def residual(self, batch: Tallies) -> tuple[Tensor | None, Tensor]:
         """Return A of the parameter-only blocks with a graph, and the full r of this step."""
@@ -221,15 +232,16 @@ class _Augmented(torch.autograd.Function):
     """The loss, with the gradient of loss + ⟨w, A⟩; backward marks the call as done."""
 
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Call) -> Tensor:
-        """Return the loss with its value unchanged."""
+    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Call, alone: bool) -> Tensor:
+        """Return the loss with its value unchanged; without its gradient if A stands alone."""
         ctx.save_for_backward(w)
-        ctx.call = call
+        ctx.call, ctx.alone = call, alone
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """Return the gradients with respect to loss and A."""
         ctx.call.done = True
         (w,) = ctx.saved_tensors
-        return grad, grad.to(w.dtype) * w, None, None
+        loss_grad = torch.zeros_like(grad) if ctx.alone else grad
+        return loss_grad, grad.to(w.dtype) * w, None, None, None

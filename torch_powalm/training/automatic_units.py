@@ -50,6 +50,10 @@ class AutomaticUnits:
         self.pulls: dict[str, list[float]] = {}  # G_b
         self.sizes: dict[str, list[float]] = {}  # ‖x_b‖
         self._reached: dict[str, list[int]] = {}  # indices of x_b among the parameters
+        # torch.compile may forbid a second backward through a batch. Then one step carries only
+        # the gradient of this block, and the base does not step.
+        self.pending: str | None = None
+        self._measured_alone: set[str] = set()
 
     @property
     def measuring(self) -> bool:
@@ -78,13 +82,36 @@ class AutomaticUnits:
                 are the same on all ranks.
         """
         for name, value in values.items():
+            if name in self._measured_alone or self.pending is not None:
+                continue
             seen = self.change.setdefault(name, [])
-            grads = vjp(value, blocks.params, _signs(value, len(seen)), retain_graph=True)
+            try:
+                grads = vjp(value, blocks.params, _signs(value, len(seen)), retain_graph=True)
+            except RuntimeError as error:
+                if "donated" not in str(error):
+                    raise
+                self.pending = name
+                continue
             present = [grad for grad in grads if grad is not None]
             if ranks is not None and ranks.size > 1:
                 present = ranks.averages(present)
             seen.append(sharded_norm(*present) / math.sqrt(len(value)))
             self._reached[name] = [i for i, grad in enumerate(grads) if grad is not None]
+
+    def probe(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the weight of the batch blocks with which backward measures the pending block."""
+        return torch.cat(
+            [_signs(v, 0) if name == self.pending else 0 * v.detach() for name, v in values.items()]
+        )
+
+    def measure_pending(self, size: int, params: Sequence[Tensor]) -> None:
+        """Measure J_b of the pending block of this size, whose gradient is in .grad."""
+        name, self.pending = str(self.pending), None
+        grads = [p.grad for p in params]
+        present = [grad for grad in grads if grad is not None]
+        self.change[name] = [sharded_norm(*present) / math.sqrt(size)]
+        self._reached[name] = [i for i, g in enumerate(grads) if g is not None and bool(g.any())]
+        self._measured_alone.add(name)
 
     def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
         """Measure G_b and ‖x_b‖, given the norm of the gradient of the loss in .grad."""

@@ -42,11 +42,13 @@ def search(
         with torch.enable_grad():
             loss = closure()
         proxy, reported = gradient.window.sums(blocks.batch)
-        injected = gradient.inject(proxy)
+        injected = gradient.inject(proxy) and not gradient.measures_alone()
+        if not injected:
+            raise _NotFiniteError
         if units.measuring and not points:
             measured[:] = [units.restored(units.state_dict())]
         gradient_norm = gradient.measure(None if points or not measured else measured[0])
-        if not injected or not epoch.follow(gradient_norm):
+        if not epoch.follow(gradient_norm):
             raise _NotFiniteError
         points.append(_Point(loss, sharded_norm(*params), proxy, reported))
         gradient.window.mark_injected(None)
@@ -90,7 +92,7 @@ def _accepted(points: list[_Point], x_norm: float) -> _Point:
 
 
 class _NotFiniteError(Exception):
-    """Aborts the step of the base if on_nonfinite is "skip"."""
+    """Aborts the step of the base: on_nonfinite is "skip", or .grad is a measurement."""
 
 
 @torch.no_grad()

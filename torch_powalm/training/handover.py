@@ -8,7 +8,6 @@ from torch.optim import Optimizer
 
 from torch_powalm.training.augmented_gradient import AugmentedGradient
 from torch_powalm.training.monitor import Monitor
-from torch_powalm.training.optimizer_protocol import OptimizerProtocol
 from torch_powalm.training.prox_terms import ProxTerms
 
 if TYPE_CHECKING:
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     """Return an optimizer that continues with another base; the old one raises from now on."""
     new = copy.copy(old)  # shares the multipliers, the units and the counters
-    OptimizerProtocol.__init__(new, base)
-    new._managed = old._managed
+    new.set_base(base)
     new.prox = ProxTerms(dict(old.prox), base)
     searching = isinstance(base, torch.optim.LBFGS)
     new.schedule.set_searches(searching)

@@ -185,6 +185,8 @@ class PowerALMOptimizer(Inspection):
         proxy, reported = self.gradient.window.sums(blocks.batch)
         sums = blocks.epoch_sums_with(reported)
         injected = self.gradient.inject(proxy)
+        if self.gradient.measures_alone():
+            return self.gradient.window.clear()
         if not injected or not self.epoch.follow(self.gradient.measure(self.units)):
             return self._skip()
         if self.estimate.on:

@@ -47,6 +47,14 @@ class OptimizerProtocol(Optimizer):
     """
 
     def __init__(self, base: Optimizer) -> None:
+        self.set_base(base)
+        self._in_hooks = False  # the step is running inside its hooks
+        # Whether a Lightning callback updates the multipliers; None before the first step.
+        self._managed: bool | None = None
+        self._start_protocol()
+
+    def set_base(self, base: Optimizer) -> None:
+        """Wrap another optimizer."""
         if isinstance(base, OptimizerProtocol):
             raise TypeError(f"base must not be wrapped already, got {type(base).__name__}")
         if not isinstance(base, Optimizer):
@@ -54,10 +62,6 @@ class OptimizerProtocol(Optimizer):
         if any(group.get("maximize") for group in base.param_groups):
             raise ValueError("base must minimize (or it maximizes the penalty), got maximize=True")
         self.base = base
-        self._in_hooks = False  # the step is running inside its hooks
-        # Whether a Lightning callback updates the multipliers; None before the first step.
-        self._managed: bool | None = None
-        self._start_protocol()
 
     def _start_protocol(self) -> None:
         for hooks in _HOOKS:

@@ -3,9 +3,11 @@
 A step of the base is x ← x − D m with a direction m. With plain SGD, D is the learning rate, and
 the prox of step size lr belongs to the same step. Adam divides the learning rate by the size of the
 gradient, entry by entry, so the prox must do so too: prox with the steps D. With the learning rate
-alone, L1 would be weaker than the loss by the size of the gradient, and make no zeros. As Adam
-moves an entry by about the learning rate at most, so does its prox: where the gradient is tiny, a
-large entry takes several steps to 0. Both have the same fixed points, those of loss + g.
+alone, L1 would be weaker than the loss by the size of the gradient, and make no zeros.
+
+Where the gradient is tiny, D is huge, and a network would be 0 before it has learned anything. So
+the prox moves an entry by at most 1.1 lr, a little more than Adam, which moves it by about lr at
+most: g still wins where it should, and the fixed points remain those of loss + g.
 """
 
 import warnings
@@ -21,6 +23,9 @@ from torch_powalm.training.distributed.sharded_tensors import as_shard, full
 
 _ADAM = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam)
 _SCALING = (*_ADAM, torch.optim.RMSprop, torch.optim.Adagrad)  # bases whose D is known
+
+
+LONGEST = 1.1  # longest move by the prox relative to lr, for bases that scale their steps
 
 
 class ProxTerms(dict[Tensor, Proximable]):
@@ -40,6 +45,8 @@ class ProxTerms(dict[Tensor, Proximable]):
             raise ValueError("prox must come with a base that has a learning rate, got none")
         super().__init__(terms)
         self.base = base
+        centered = any(group.get("centered") for group in base.param_groups)
+        self._scaling = isinstance(base, _SCALING) and not centered
         self._warn()
 
     @torch.no_grad()
@@ -49,9 +56,9 @@ class ProxTerms(dict[Tensor, Proximable]):
         for p, g in self.items():
             group, x = groups[id(p)], full(p)
             lr = float(group["lr"])
-            if _is_elementwise(g) and not g.is_indicator and isinstance(self.base, _SCALING):
+            if not g.is_indicator and _is_elementwise(g) and self._scaling:
                 steps: Any = full(_steps(self.base, p, group))
-                x = x + (g.prox(x, steps) - x).clamp_(-lr, lr)
+                x = x + (g.prox(x, steps) - x).clamp_(-LONGEST * lr, LONGEST * lr)
             else:
                 x = g.prox(x, lr)
             p.copy_(as_shard(x, p))
@@ -60,7 +67,7 @@ class ProxTerms(dict[Tensor, Proximable]):
         """Warn about terms whose prox does not fit the steps of the base."""
         if isinstance(self.base, torch.optim.SGD):
             return
-        fits = isinstance(self.base, _SCALING)
+        fits = self._scaling
         wrong = {
             type(g).__name__
             for g in self.values()
@@ -90,8 +97,6 @@ def _steps(base: Optimizer, p: Tensor, group: Mapping[str, Any]) -> Any:
         square = state["sum"]
     elif isinstance(base, torch.optim.RMSprop):
         square = state["square_avg"]
-        if group["centered"]:
-            square = square - state["grad_avg"].square()
     else:
         square = state["max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"]
         square = square / (1 - group["betas"][1] ** state["step"])
