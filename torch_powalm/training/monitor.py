@@ -1,6 +1,5 @@
-"""Monitor: what an optimizer tells about its training: history, signals, entries seen."""
+"""Monitor: what an optimizer tells about its training: history and signals."""
 
-from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,6 @@ from torch import Tensor
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord
 from torch_powalm.training.history import History
-from torch_powalm.training.seen_entries import SeenEntries
 from torch_powalm.training.signals import Signals
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ class Monitor:
         # Not the optimizer itself: Fabric and Lightning copy its attributes.
         self.constraints, self.blocks = optimizer.constraints, optimizer.blocks
         self.dual, self.units = optimizer.dual, optimizer.units
-        self.history, self.seen = History(optimizer.epoch), SeenEntries()
+        self.history = History(optimizer.epoch)
         self.signals = Signals(
             self.blocks,
             self.dual,
@@ -33,16 +31,14 @@ class Monitor:
             optimizer.gradient.window,
         )
 
-    def after_update(self, record: DualRecord, r: Tensor, exact: Container[str]) -> DualRecord:
+    def after_update(self, record: DualRecord, r: Tensor) -> DualRecord:
         """Return the record of an update with its signals, and add it to the history.
 
         Args:
             record: the update.
             r: the residual that it saw.
-            exact: names of the blocks whose exact values were passed.
         """
         blocks = self.blocks
-        self.seen.note(blocks.batch, self.constraints.epoch_sums(blocks.sizes), exact)
         multipliers = {}
         if record.k < self.dual.k:  # not skipped
             record = replace(record, signals=self.signals.judge(record.k, r))

@@ -245,7 +245,7 @@ class PowerALMOptimizer(Inspection):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
-        record = self.monitor.after_update(record, r, exact)
+        record = self.monitor.after_update(record, r)
         latest = blocks.split(r)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()

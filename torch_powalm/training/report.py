@@ -102,19 +102,17 @@ def _values(monitor: Monitor) -> dict[str, Tensor]:
     """Return the current value of every block that has been seen."""
     blocks, constraints = monitor.blocks, monitor.constraints
     sums = constraints.epoch_sums(blocks.sizes)
-    monitor.seen.note(blocks.batch, sums)
     values = constraints.latest_values(blocks.sizes)
     values |= {b.name: sums[b.name].value(b) for b in blocks.batch if b.name in sums}
-    with torch.enable_grad():
-        values |= blocks.static_values()
-    return {name: value.detach() for name, value in values.items()}
+    return values | blocks.static_values()
 
 
 def _block(
     monitor: Monitor, block: Block, value: Tensor | None, y: Tensor | None, tolerance: float
 ) -> BlockReport:
     size = monitor.blocks.sizes[block.name]
-    missing = monitor.seen.missing(block.name, size)
+    seen = monitor.constraints.seen(block.name)
+    missing = torch.zeros(size, dtype=torch.bool) if seen is None else ~seen
     never_seen = tuple(missing.nonzero().flatten().tolist())
     norm_y = price = 0.0
     if y is not None:
