@@ -33,7 +33,7 @@ _DRAWS = 3  # random vectors in a measurement of a block's sensitivity
 _RELATIVE, _ABSOLUTE = 0.01, 1e-3  # default tolerance, with and without measured units
 
 _MESSAGES = {
-    "conflicting": "constraints {} contradict each other: their multipliers grow, but the "
+    "conflicting": "constraints in {} contradict each other: their multipliers grow, but the "
     "violation does not fall; relax or remove one of them",
     "weak": "constraints {} stay violated, and their pull is far below that of the loss; raise "
     "beta_1 or leave it out, and check that they depend on the trained parameters",
@@ -133,15 +133,16 @@ class Signals:
 
     def _conflicts(self, window: UpdateWindow, lasting: list[str], r: Tensor) -> tuple[str, ...]:
         """Return the blocks that pull more strongly than the loss, which cannot be what resists."""
-        masks = {n: window.is_pushed_in_vain(n, self.default_tolerance(n)) for n in lasting}
-        masks = {name: mask for name, mask in masks.items() if bool(mask.any())}
-        if sum(int(mask.sum()) for mask in masks.values()) < 2:
+        pushed = {n: window.is_pushed(n, self.default_tolerance(n)) for n in self._blocks.sizes}
+        stuck = {n: pushed[n] & window.has_not_fallen(n) for n in lasting}
+        stuck = {name: mask for name, mask in stuck.items() if bool(mask.any())}
+        if sum(int(mask.sum()) for mask in stuck.values()) < 2:
             return ()
         if self._units.steps:
-            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in masks)
+            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in stuck)
         else:  # the pull of the loss is not known: wait for more evidence
-            held = all(map(window.is_not_improving, masks))
-        return tuple(masks) if held else ()
+            held = window.is_at_rest(stuck)
+        return tuple(n for n, mask in pushed.items() if bool(mask.any())) if held else ()
 
     def _pull(self, name: str, r: Tensor) -> float:
         """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""
