@@ -31,6 +31,7 @@ class Monitor:
             optimizer.epoch,
             optimizer.schedule,
             optimizer.gradient.window,
+            optimizer.base,
         )
 
     def after_update(self, record: DualRecord, r: Tensor, exact: Container[str]) -> DualRecord:
