@@ -37,7 +37,7 @@ DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
 def test_every_block_runs_as_printed(tmp_path, capsys):
     first, solve = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     blocks = [first, *re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL), solve]
-    assert len(blocks) == README.count("```python") + TRAINING.count("```python") == 6
+    assert len(blocks) == README.count("```python") + TRAINING.count("```python") == 7
     names = {"path": tmp_path / "state.pt"}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)

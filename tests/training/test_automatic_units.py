@@ -9,6 +9,7 @@ from torch import nn
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.functional import norm
 
+pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
 KINDS = ("static_equality", "static_inequality", "value", "counted", "rate")
 
 

@@ -10,6 +10,7 @@ from torch import nn
 import torch_powalm
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
+pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
 PACKAGE = str(Path(torch_powalm.__file__).parent)
 
 

@@ -26,6 +26,7 @@ from torch_powalm.dual import DualState
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
+from torch_powalm.training.insistence import Insistence
 from torch_powalm.training.vector_jacobian import vjp
 
 MOVE = 0.1  # δ_b relative to ‖x_b‖
@@ -49,6 +50,7 @@ class AutomaticUnits:
         self.change: dict[str, list[float]] = {}  # J_b
         self.pulls: dict[str, list[float]] = {}  # G_b
         self.sizes: dict[str, list[float]] = {}  # ‖x_b‖
+        self.insistence = Insistence()
         self._reached: dict[str, list[int]] = {}  # indices of x_b among the parameters
         # torch.compile may forbid a second backward through a batch. Then one step carries only
         # the gradient of this block, and the base does not step.
@@ -166,7 +168,8 @@ class AutomaticUnits:
 
     def beta(self, progress: float) -> float:
         """Return the penalty after a part of the run: soft at its start, firm at its end."""
-        return math.exp((1 - progress) * math.log(SOFT) + progress * math.log(FIRM)) * self.unit
+        kappa = math.exp((1 - progress) * math.log(SOFT) + progress * math.log(FIRM))
+        return kappa * self.insistence.gain * self.unit
 
     def scales(self, blocks: BlockVector, r: Tensor) -> Tensor:
         """Return the factors of all entries of r."""
@@ -195,6 +198,7 @@ class AutomaticUnits:
         """Return the measurements."""
         return {
             "pull": list(self.pull),
+            "insistence": self.insistence.state_dict(),
             **{
                 key: {name: list(values) for name, values in getattr(self, key).items()}
                 for key in ("change", "pulls", "sizes")
@@ -205,6 +209,7 @@ class AutomaticUnits:
         """Return units with saved measurements."""
         other = copy.copy(self)
         other.pull = list(state["pull"])
+        other.insistence = Insistence.restored(state["insistence"])
         for key in ("change", "pulls", "sizes"):
             setattr(other, key, {name: list(values) for name, values in state[key].items()})
         return other

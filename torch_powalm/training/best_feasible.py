@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torch_powalm.result import Violation
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, largest, rank
@@ -65,7 +65,9 @@ class BestFeasible:
         return self._model_state is not None and self._key[0] == 0
 
     @torch.no_grad()
-    def update(self, merit: Any, violations: Mapping[str, Violation] | None = None) -> bool:
+    def update(
+        self, merit: float | Tensor, violations: Mapping[str, Violation] | None = None
+    ) -> bool:
         """Compare the current model with the kept one, and keep the better; return whether it is.
 
         Args:
@@ -80,10 +82,11 @@ class BestFeasible:
         found = {name: self._relative(name, violations) for name in self._constraints.blocks}
         worst = largest(found.values())
         limit = 1.0 if isinstance(self.tolerance, Mapping) else self.tolerance
-        key = rank(float(merit), worst, limit)
+        value = float(merit.detach() if isinstance(merit, Tensor) else merit)
+        key = rank(value, worst, limit)
         if key[0] == 2 or key >= self._key:
             return False
-        self._key, self.merit = key, float(merit)
+        self._key, self.merit = key, value
         self.worst = max(found, key=lambda name: found[name])
         self.violation = violations[self.worst].max
         self._model_state = copy.deepcopy(self.model.state_dict())

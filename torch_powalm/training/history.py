@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from torch_powalm.result import DualRecord
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, largest, tolerance_of
@@ -64,12 +66,13 @@ class History:
         self._epoch = epoch
         self._loss_sum, self._losses = 0.0, 0  # since the last row
 
-    def log_loss(self, loss: Any) -> None:
+    def log_loss(self, loss: float | Tensor) -> None:
         """Log a loss, at every step or at an epoch's end; each row has the mean since the last."""
+        value = float(loss.detach() if isinstance(loss, Tensor) else loss)
         if self.rows and self.rows[-1].step == self._epoch.total_steps and not self._losses:
-            self.rows[-1] = replace(self.rows[-1], loss=float(loss))
+            self.rows[-1] = replace(self.rows[-1], loss=value)
             return
-        self._loss_sum += float(loss)
+        self._loss_sum += value
         self._losses += 1
 
     def add(self, record: DualRecord, multipliers: Mapping[str, float]) -> None:

@@ -29,6 +29,7 @@ class Monitor:
             optimizer.epoch,
             optimizer.schedule,
             optimizer.gradient.window,
+            optimizer.base,
         )
 
     def after_update(self, record: DualRecord, r: Tensor) -> DualRecord:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import norm
+from torch_powalm.functional import norm, violation
 from torch_powalm.prox import Proximable
 from torch_powalm.result import DualRecord, Violation
 from torch_powalm.training import state_dict as powalm_state
@@ -237,8 +237,10 @@ class PowerALMOptimizer(Inspection):
         if self.gradient.is_finite(r):
             if not dual.started:
                 self.gradient.start(r)
-            progress = schedule.progress(self.epoch.total_steps)
-            growth = self.units.beta(progress) / dual.beta if self.units.steps else None
+            growth = None
+            if dual.scale is not None and self.units.steps:
+                self.units.insistence.follow(violation(r * dual.scale, blocks.inequality))
+                growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
             record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)

@@ -7,10 +7,12 @@ and multipliers that the update has computed anyway. They are not part of a chec
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import violation
@@ -20,7 +22,7 @@ from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.update_schedule import UpdateSchedule
-from torch_powalm.training.update_window import UpdateWindow
+from torch_powalm.training.update_window import STREAK, UpdateWindow
 
 IDLE = 2000  # steps without an update
 FEW = 10  # updates in a run
@@ -29,11 +31,12 @@ UNUSED = 100  # results of augment() waiting for backward()
 
 _WEAK = 0.01  # pull of a block relative to the whole gradient
 _STRONG = 3.0  # pull of a block relative to that of the loss in the first steps
+_BRISK = 0.5  # learning rate at which a violation must fall, relative to the largest so far
 _DRAWS = 3  # random vectors in a measurement of a block's sensitivity
 _RELATIVE, _ABSOLUTE = 0.01, 1e-3  # default tolerance, with and without measured units
 
 _MESSAGES = {
-    "conflicting": "constraints {} contradict each other: their multipliers grow, but the "
+    "conflicting": "constraints in {} contradict each other: their multipliers grow, but the "
     "violation does not fall; relax or remove one of them",
     "weak": "constraints {} stay violated, and their pull is far below that of the loss; raise "
     "beta_1 or leave it out, and check that they depend on the trained parameters",
@@ -63,9 +66,12 @@ class Signals:
         epoch: EpochStatistics,
         schedule: UpdateSchedule,
         calls: BatchWindow,
+        base: Optimizer,
     ) -> None:
         self._blocks, self._dual, self._units = blocks, dual, units
         self._epoch, self._schedule, self._calls = epoch, schedule, calls
+        self._base, self._lr = base, deque[float](maxlen=STREAK)  # lr at the last updates
+        self._lr_max = 0.0
         self.conflicting: tuple[str, ...] = ()
         self._told: set[str] = set()
         self._pending: list[str] = []  # signals between two updates
@@ -108,6 +114,8 @@ class Signals:
         if self._window is None or k != self._k + 1:  # the first update, or a loaded state
             self._window = UpdateWindow(self._blocks.sizes, self._blocks.inequality)
         self._k = k
+        self._lr.append(max(float(group.get("lr", 1.0)) for group in self._base.param_groups))
+        self._lr_max = max(self._lr_max, self._lr[-1])
         self._window.add(r, violation(r, self._blocks.inequality), self._dual.y)
         lasting = [
             n for n in self._blocks.sizes if self._window.is_lasting(n, self.default_tolerance(n))
@@ -132,16 +140,24 @@ class Signals:
         return _RELATIVE * reach or _ABSOLUTE
 
     def _conflicts(self, window: UpdateWindow, lasting: list[str], r: Tensor) -> tuple[str, ...]:
-        """Return the blocks that pull more strongly than the loss, which cannot be what resists."""
-        masks = {n: window.is_pushed_in_vain(n, self.default_tolerance(n)) for n in lasting}
-        masks = {name: mask for name, mask in masks.items() if bool(mask.any())}
-        if sum(int(mask.sum()) for mask in masks.values()) < 2:
-            return ()
+        """Return the blocks that stay violated and pull so strongly that the loss cannot resist.
+
+        The verdict stands as long as they are violated and their multipliers grow.
+        """
+        masks = {n: window.is_pushed(n, self.default_tolerance(n)) for n in self._blocks.sizes}
+        pushed = {name: mask for name, mask in masks.items() if bool(mask.any())}
+        before = tuple(name for name in self.conflicting if name in pushed)
+        if min(self._lr) < _BRISK * self._lr_max:  # too slow to show anything new
+            return before
+        stuck = {n: masks[n] & window.has_not_fallen(n) for n in lasting}
+        stuck = {name: mask for name, mask in stuck.items() if bool(mask.any())}
+        if sum(int(mask.sum()) for mask in stuck.values()) < 2:
+            return before
         if self._units.steps:
-            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in masks)
+            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in stuck)
         else:  # the pull of the loss is not known: wait for more evidence
-            held = all(map(window.is_not_improving, masks))
-        return tuple(masks) if held else ()
+            held = window.is_at_rest(stuck)
+        return tuple(pushed) if held else before
 
     def _pull(self, name: str, r: Tensor) -> float:
         """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""

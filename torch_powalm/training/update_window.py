@@ -1,6 +1,6 @@
 """UpdateWindow: values, violations and multipliers at the last updates, and what they show."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,8 +10,9 @@ STREAK = 10  # consecutive updates after which a state counts as lasting
 ENTRIES = 1000  # remembered per block, evenly spaced
 
 _FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
+_REST = 0.995  # the same where less is known about the loss
 _SWING = 3.0  # smallest of an oscillation, in tolerances
-_SIGN_CHANGES = 4  # fewest of an oscillation
+_SIGN_CHANGES = 3  # fewest of an oscillation
 _MISFIT = 0.25  # largest of an oscillation
 
 
@@ -48,22 +49,29 @@ class UpdateWindow:
         found = self.violations[-STREAK:, self.columns[name]]
         if len(found) < STREAK or not bool((found.amax(1) > tolerance).all()):
             return False
-        return bool(has_not_fallen(torch.linalg.vector_norm(found, dim=1)))
+        return bool(_falls_little(torch.linalg.vector_norm(found, dim=1)))
 
-    def is_pushed_in_vain(self, name: str, tolerance: float) -> Tensor:
-        """Return the mask of the entries whose multipliers grow while the violation stays."""
+    def is_pushed(self, name: str, tolerance: float) -> Tensor:
+        """Return the mask of the entries that are violated and whose multipliers grow."""
         columns = self.columns[name]
         found, y = self.violations[-STREAK:, columns], self.y[-STREAK - 1 :, columns].abs()
-        if len(y) <= STREAK or not self.is_lasting(name, tolerance):
+        if len(y) <= STREAK:
             return torch.zeros(found.shape[1], dtype=torch.bool)
-        grows = (y.diff(dim=0) > 0).all(0)
-        return grows & (found > tolerance).all(0) & has_not_fallen(found)
+        return (y.diff(dim=0) > 0).all(0) & (found > tolerance).all(0)
 
-    def is_not_improving(self, name: str) -> bool:
-        """Whether the violation of a block has not fallen at all over the whole window."""
-        found = torch.linalg.vector_norm(self.violations[:, self.columns[name]], dim=1)
-        half = UPDATES // 2
-        return len(found) == UPDATES and bool(found[half:].mean() >= found[:half].mean())
+    def has_not_fallen(self, name: str) -> Tensor:
+        """Return the mask of the entries whose violation has not fallen during the streak."""
+        return _falls_little(self.violations[-STREAK:, self.columns[name]])
+
+    def is_at_rest(self, names: Iterable[str]) -> bool:
+        """Whether the violations of some blocks are constant, on average, over the window."""
+        if len(self.violations) < UPDATES:
+            return False
+        ratios = []
+        for name in names:
+            found = torch.linalg.vector_norm(self.violations[:, self.columns[name]], dim=1)
+            ratios.append(found[UPDATES // 2 :].mean() / found[: UPDATES // 2].mean())
+        return bool(torch.stack(ratios).mean() >= _REST)
 
     def oscillates(self, name: str, tolerance: float) -> bool:
         """Whether the worst entry of a block swings around 0 without damping.
@@ -95,7 +103,7 @@ class UpdateWindow:
         return vector.detach()[self.kept.to(vector.device)].to("cpu", torch.float64)
 
 
-def has_not_fallen(found: Tensor) -> Tensor:
-    """Whether violations in the second half of a streak are as large as in its first half."""
+def _falls_little(found: Tensor) -> Tensor:
+    """Whether violations in the second half of a streak are about as large as in its first half."""
     half = len(found) // 2
     return found[half:].mean(0) > _FALL * found[:half].mean(0)
