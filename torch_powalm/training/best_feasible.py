@@ -119,13 +119,13 @@ class BestFeasible:
 
     def _relative(self, name: str, violations: Mapping[str, Violation]) -> float:
         """Return the violation of a block, relative to its tolerance if each block has one."""
-        if name not in violations:
+        found = violations.get(name)
+        if found is None or (math.isnan(found.max) and found.never_seen):
             raise RuntimeError(
                 f"cannot judge {name!r}: no value of it has been seen; "
                 "call augment() or constraints.observe() first"
             )
-        found = violations[name].max
-        return found / self.tolerance[name] if isinstance(self.tolerance, Mapping) else found
+        return found.max / (self.tolerance[name] if isinstance(self.tolerance, Mapping) else 1.0)
 
     def __str__(self) -> str:
         if self._model_state is None:
