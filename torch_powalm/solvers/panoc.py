@@ -21,6 +21,7 @@ from torch_powalm.solvers.residual_estimate import ResidualEstimate
 _WEIGHTS = (1.0, 0.5, 0.25)  # τ: weight of the quasi-Newton point; z has the rest
 _SAFETY = 0.95  # γ is at most this divided by the curvature seen
 _DECREASE = 1e-2  # fraction of γ‖r‖² by which a quasi-Newton point must lower the envelope
+_RISE = 100.0  # multiple of γ‖r‖² by which ψ may rise above its lowest value unchecked
 _SHORTEST = 1e-30  # γ relative to the first one: the search for a shorter step has failed
 _LONGEST = 1e12  # γ relative to the first one if ψ shows no curvature
 _MIN_GROWTH = 1.5  # growth of γ that is worth two new prox steps and a pass over the pairs
@@ -34,24 +35,26 @@ class PANOC:
 
         1.  d = −H r_γ(x), H from L-BFGS pairs of x and r_γ
         2.  for τ = 1, ½, ¼:  x⁺ = (1 − τ) z + τ (x + d),
-                γ ← 0.95/L if γL > 1 for the curvature L of ψ between x and x⁺,
-                stop if φ_γ(x⁺) ≤ φ_γ(x) − 0.01 γ‖r_γ(x)‖²
+                γ ← 0.95/L, at least γ/10, if γL > 1 for the curvature L of ψ between x and x⁺,
+                stop if γL ≤ 1, φ_γ(x⁺) ≤ φ_γ(x) − 0.01 γ‖r_γ(x)‖², and ψ(x⁺) is below a ceiling
+                or ψ(z⁺) below its quadratic model
         3.  if none was accepted: drop the pairs, x⁺ = z, with γ shrunk until ψ(z) is below its
             quadratic model
         4.  γ ← min(2γ, 0.95/L̄), L̄ the largest curvature of the last m steps, if that is ≥ 1.5 γ
         5.  s = x⁺ − x, y = r_γ(x⁺) − r_γ(x); x = x⁺; z is the point yielded
 
-    An iteration takes one gradient if the first trial is accepted. Unlike in the original method,
-    ψ(z) is evaluated only if z itself is the candidate, and not to validate γ: φ_γ decreases at
-    every iteration either way. Near a kink of ∇ψ the curvature test shortens γ before an envelope
-    with too long a γ can show a decrease that is not there, and step 4 lengthens γ again once the
-    kink is m steps behind.
+    An iteration takes one gradient if the first trial is accepted. Envelopes are compared only
+    where γL ≤ 1. Unlike in PANOC⁺, ψ(z⁺) is evaluated to validate γ only if ψ(x⁺) is above both
+    ψ(x_1) and the lowest value so far by more than 100 γ‖r‖²: elsewhere ψ is bounded, and φ_γ
+    decreases at every iteration either way. Near a kink of ∇ψ the curvature test shortens γ before
+    an envelope with too long a γ can show a decrease that is not there, and step 4 lengthens γ
+    again once the kink is m steps behind.
 
     Guarantee: r tends to 0 if ψ has a Lipschitz gradient on a bounded set that contains the
     iterates and step 4 lengthens γ finitely often. There is no rate for Hölder-smooth ψ, where only
     the residual shows convergence.
 
-    Reference: Stella, Themelis, Sopasakis, Patrinos 2017, Algorithm 1.
+    Reference: Stella, Themelis, Sopasakis, Patrinos 2017, Algorithm 1; De Marchi, Themelis 2022.
 
     Args:
         memory: number m of L-BFGS pairs, at least 1.
@@ -74,11 +77,14 @@ class PANOC:
         psi_x, grad_x = psi.value_and_grad(x)
         step_1 = self.step_1 or short_step(x, grad_x)
         at = prox_step(g, x, psi_x, grad_x, step_1)
+        psi_1, lowest, ceiling = psi_x, math.inf, math.inf
         while True:
             yield estimate.iterate(psi, at)
+            if at.psi_x <= lowest:
+                lowest, ceiling = at.psi_x, max(psi_1, at.psi_x + _RISE * at.step * at.r_sq)
             found = None
             if lbfgs.size:
-                at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r))
+                at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r), ceiling)
             if found is None:
                 lbfgs.reset()
                 at, found = _descend(psi, g, at, _SHORTEST * step_1)
@@ -105,9 +111,12 @@ class _Accepted(NamedTuple):
 _Search = tuple[ProxStep, _Accepted | None]
 
 
-def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor) -> _Search:
-    """Search between the quasi-Newton point and z; also return the prox step from x with its γ."""
-    margin = rounding(at.x, at.psi_x)
+def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor, ceiling: float) -> _Search:
+    """Search between the quasi-Newton point and z; also return the prox step from x with its γ.
+
+    If every trial is refused, γ is what it was: curvature far away says nothing about a step to z.
+    """
+    first, margin = at, rounding(at.x, at.psi_x)
     for tau in _WEIGHTS:
         s = d if tau == 1 else torch.lerp(at.z - at.x, d, tau)
         x_next = at.x + s
@@ -115,10 +124,15 @@ def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor) -> _Searc
         L = curvature(s, at.grad_x, grad_next)
         if 1 < at.step * L < math.inf:
             at = _with_step(g, at, max(0.1 * at.step, _SAFETY / L))
+        if not at.step * L <= 1:
+            continue
         at_next = prox_step(g, x_next, psi_next, grad_next, at.step)
-        if at_next.envelope <= at.envelope - _DECREASE * at.step * at.r_sq + margin:
+        if not at_next.envelope <= at.envelope - _DECREASE * at.step * at.r_sq + margin:
+            continue
+        if psi_next <= ceiling or _is_valid(at_next, psi.value_and_grad(at_next.z)[0], margin):
             return at, _Accepted(at_next, s, L)
-    return at, None
+        at = _with_step(g, at, 0.5 * at.step)
+    return first, None
 
 
 def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Search:
@@ -126,15 +140,20 @@ def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Sear
     margin = rounding(at.x, at.psi_x)
     while at.step > shortest:
         psi_z, grad_z = psi.value_and_grad(at.z)
-        distance_sq = at.step * at.step * at.r_sq
-        if under_model(psi_z, at.psi_x, at.slope, distance_sq, at.step / _SAFETY, margin):
+        if _is_valid(at, psi_z, margin):
             s = at.z - at.x
             at_next = prox_step(g, at.z, psi_z, grad_z, at.step)
             return at, _Accepted(at_next, s, curvature(s, at.grad_x, grad_z))
         excess = psi_z - at.psi_x - at.slope
-        shrink = _SAFETY * distance_sq / (2 * excess * at.step) if excess > 0 else 0.1
+        shrink = _SAFETY * at.step * at.r_sq / (2 * excess) if excess > 0 else 0.1
         at = _with_step(g, at, at.step * min(0.5, max(0.1, shrink)))
     return at, None
+
+
+def _is_valid(at: ProxStep, psi_z: float, margin: float) -> bool:
+    """Whether ψ(z) is below the quadratic model at x, so that the envelope bounds (ψ + g)(z)."""
+    distance_sq = at.step * at.step * at.r_sq
+    return under_model(psi_z, at.psi_x, at.slope, distance_sq, at.step / _SAFETY, margin)
 
 
 def _with_step(g: Proximable, at: ProxStep, step: float) -> ProxStep:

@@ -99,6 +99,8 @@ def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> flo
         nu: ν.
         stiff: p = 10 and q = 0.04, for solvers that use curvature; else p = 1 and q = 0.001.
     """
+    if not problem.oracle.constraints:
+        return 1.0
     p, q = _STIFF if stiff else _SOFT
     x_norm = float(torch.linalg.vector_norm(x)) or 1.0
     pull = slope = v_norm = 0.0

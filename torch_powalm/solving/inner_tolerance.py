@@ -88,5 +88,6 @@ def inner_tolerance(
 ) -> InnerTolerance:
     """The rule λ/β if λ is given, else the automatic one."""
     if lam is None:
-        return AutomaticTolerance(residual, eps_phi)
+        # Without constraints there is one subproblem, the problem itself.
+        return AutomaticTolerance(residual if len(dual.y) else 0.0, eps_phi)
     return PenaltyTolerance(lam, dual)

@@ -45,7 +45,7 @@ def improve_multipliers(problem: Problem, point: Certified, tolerances: Toleranc
     """Try least-squares multipliers if the point is feasible but not stationary with its own."""
     eps_phi, eps_A = tolerances
     residuals = point.residuals
-    if not (residuals.primal <= eps_A and residuals.dual > eps_phi):
+    if not (len(point.y) and residuals.primal <= eps_A and residuals.dual > eps_phi):
         return point
     y = least_squares_multipliers(problem, point.x, point.y, residuals.dual, eps_phi)
     improved = problem.residuals(point.x, y)

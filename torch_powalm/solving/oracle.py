@@ -117,7 +117,7 @@ class Point:
         if self._objective and self._oracle.f is not None:
             self._oracle.calls.gradient += 1
             scalars.append(next(outputs))
-        parts = (w,) if len(blocks) == 1 else torch.split(w, self.sizes)
+        parts = (w,) if len(blocks) == 1 else torch.split(w, self.sizes) if blocks else ()
         for (_, by_hand), part in zip(blocks, parts, strict=True):
             if by_hand is None:
                 with torch.enable_grad():
@@ -159,7 +159,10 @@ class Point:
                 values.append(r.detach())
         self._graph = graph
         self.sizes = [r.shape[0] for r in values]
-        self.r = values[0] if len(values) == 1 else torch.cat(values)
+        if values:
+            self.r = values[0] if len(values) == 1 else torch.cat(values)
+        else:
+            self.r = x.new_zeros(0)  # no constraints
 
 
 def _differentiate(name: str, function: Function, x: Tensor, ndim: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch_powalm.solving.oracle import Constraint, Function, Objective, Oracle,
 
 
 class Problem:
-    """Minimize f(x) + g(x) subject to A(x) = 0 and B(x) ≤ 0.
+    """Minimize f(x) + g(x), subject to A(x) = 0 and B(x) ≤ 0 if there are constraints.
 
     x has any shape. Plain functions are differentiated by autograd, in one backward pass for f
     and all constraints. If values and gradients share work, pass objects that do it once.
@@ -45,8 +45,6 @@ class Problem:
             if not (callable(c) or isinstance(c, Constraint)):
                 raise TypeError(f"{name} must be callable or have values and vjp, got {c!r}")
             constraints[name] = c
-        if not constraints:
-            raise ValueError("equality or inequality must be given, got neither")
         if g is not None and (isinstance(g, type) or not isinstance(g, Proximable)):
             raise TypeError(f"g must have value, prox and distance, got {g!r}")
         self.g: Proximable = Zero() if g is None else g
