@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers.backtracking import rounding, under_model
 from torch_powalm.solvers.base import Iterate, Smooth
+from torch_powalm.solvers.dense_hessian import DenseHessian, is_suited
 from torch_powalm.solvers.lbfgs import LBFGS
 from torch_powalm.solvers.prox_gradient import ProxStep, curvature, prox_step, short_step
 from torch_powalm.solvers.residual_estimate import ResidualEstimate
@@ -62,6 +63,7 @@ class PANOC:
     """
 
     memory: int = 7
+    newton: int = 200
     step_1: float | None = None
 
     def __post_init__(self) -> None:
@@ -77,13 +79,25 @@ class PANOC:
         psi_x, grad_x = psi.value_and_grad(x)
         step_1 = self.step_1 or short_step(x, grad_x)
         at = prox_step(g, x, psi_x, grad_x, step_1)
+        suited, hessian, since = is_suited(g, x, self.newton), None, 0
         psi_1, lowest, ceiling = psi_x, math.inf, math.inf
         while True:
             yield estimate.iterate(psi, at)
             if at.psi_x <= lowest:
                 lowest, ceiling = at.psi_x, max(psi_1, at.psi_x + _RISE * at.step * at.r_sq)
             found = None
-            if lbfgs.size:
+            if suited and since >= max(x.numel(), 2):
+                hessian, since = DenseHessian(psi, at), 0
+                if not hessian.is_finite:
+                    hessian = None
+            since += 1
+            if hessian is not None:
+                d = hessian.direction(at)
+                if d is not None:
+                    at, found = _quasi_newton(psi, g, at, d, ceiling, True)
+                if found is None:
+                    hessian = None
+            elif lbfgs.size:
                 at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r), ceiling)
             if found is None:
                 lbfgs.reset()
@@ -97,6 +111,8 @@ class PANOC:
             bound = _SAFETY / (max(curvatures) or _SAFETY / (_LONGEST * step_1))
             longest = min(growth * at.step, bound)
             lbfgs.update(found.s, at.r, at_next.r)
+            if hessian is not None:
+                hessian.update(found.s, at_next.grad_x - at.grad_x)
             at = _with_step(g, at_next, longest) if longest >= _MIN_GROWTH * at.step else at_next
 
 
@@ -111,19 +127,22 @@ class _Accepted(NamedTuple):
 _Search = tuple[ProxStep, _Accepted | None]
 
 
-def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor, ceiling: float) -> _Search:
+def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor, ceiling: float, newton=False) -> _Search:
     """Search between the quasi-Newton point and z; also return the prox step from x with its γ.
 
     If every trial is refused, γ is what it was: curvature far away says nothing about a step to z.
     """
     first, margin = at, rounding(at.x, at.psi_x)
-    for tau in _WEIGHTS:
+    for tau in (1., .3, .1, .03, .01) if newton else _WEIGHTS:
         s = d if tau == 1 else torch.lerp(at.z - at.x, d, tau)
         x_next = at.x + s
+        if newton:
+            x_next = g.prox(x_next, at.step)
+            s = x_next - at.x
         psi_next, grad_next = psi.value_and_grad(x_next)
         L = curvature(s, at.grad_x, grad_next)
         if 1 < at.step * L < math.inf:
-            at = _with_step(g, at, max(0.1 * at.step, _SAFETY / L))
+            at = _with_step(g, at, max((0. if newton else 0.1) * at.step, _SAFETY / L))
         if not at.step * L <= 1:
             continue
         at_next = prox_step(g, x_next, psi_next, grad_next, at.step)
