@@ -29,9 +29,9 @@ class DenseHessian:
         F = variables that the prox leaves alone at z,   d = z − x outside F,
         |H_FF| d_F = −∇ψ_F − H_FN d_N
 
-    |H| has the absolute eigenvalues of H, so that d leaves saddle points and maxima. A column is one
-    more gradient; columns outside F are not computed and taken as those of 1/γ times the identity,
-    except for what symmetry tells. Steps correct H by symmetric rank-one updates.
+    |H| has the absolute eigenvalues of H, so that d leaves saddle points and maxima. A column is
+    one more gradient; columns outside F are not computed and taken as those of 1/γ times the
+    identity, except for what symmetry tells. Steps correct H by symmetric rank-one updates.
 
     Args:
         psi: the function.

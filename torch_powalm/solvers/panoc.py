@@ -20,6 +20,8 @@ from torch_powalm.solvers.prox_gradient import ProxStep, curvature, prox_step, s
 from torch_powalm.solvers.residual_estimate import ResidualEstimate
 
 _WEIGHTS = (1.0, 0.5, 0.25)  # τ: weight of the quasi-Newton point; z has the rest
+_NEWTON_WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # the same for a Newton point
+_SHRINK = 0.1  # smallest factor of γ in one trial of a quasi-Newton point
 _SAFETY = 0.95  # γ is at most this divided by the curvature seen
 _DECREASE = 1e-2  # fraction of γ‖r‖² by which a quasi-Newton point must lower the envelope
 _RISE = 100.0  # multiple of γ‖r‖² by which ψ may rise above its lowest value unchecked
@@ -34,7 +36,8 @@ class PANOC:
 
         r_γ(x) = (x − z)/γ,  z = prox_{γg}(x − γ∇ψ(x)),  φ_γ the forward-backward envelope
 
-        1.  d = −H r_γ(x), H from L-BFGS pairs of x and r_γ
+        1.  d = −H r_γ(x), H from L-BFGS pairs of x and r_γ; with few unknowns and a box, a Newton
+            direction after n iterations
         2.  for τ = 1, ½, ¼:  x⁺ = (1 − τ) z + τ (x + d),
                 γ ← 0.95/L, at least γ/10, if γL > 1 for the curvature L of ψ between x and x⁺,
                 stop if γL ≤ 1, φ_γ(x⁺) ≤ φ_γ(x) − 0.01 γ‖r_γ(x)‖², and ψ(x⁺) is below a ceiling
@@ -60,17 +63,20 @@ class PANOC:
     Args:
         memory: number m of L-BFGS pairs, at least 1.
         step_1: first trial of γ, > 0; None for a short step along the gradient.
+        newton: largest number of unknowns for Newton directions, where g is a box; 0 for none.
     """
 
     memory: int = 7
-    newton: int = 200
     step_1: float | None = None
+    newton: int = 0
 
     def __post_init__(self) -> None:
         if self.memory < 1:
             raise ValueError(f"memory must be at least 1, got {self.memory!r}")
         if self.step_1 is not None and not self.step_1 > 0:
             raise ValueError(f"step_1 must be positive, got {self.step_1!r}")
+        if self.newton < 0:
+            raise ValueError(f"newton must be nonnegative, got {self.newton!r}")
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield z of every iteration."""
@@ -79,25 +85,14 @@ class PANOC:
         psi_x, grad_x = psi.value_and_grad(x)
         step_1 = self.step_1 or short_step(x, grad_x)
         at = prox_step(g, x, psi_x, grad_x, step_1)
-        suited, hessian, since = is_suited(g, x, self.newton), None, 0
+        newton = _Newton(g, x, self.newton)
         psi_1, lowest, ceiling = psi_x, math.inf, math.inf
         while True:
             yield estimate.iterate(psi, at)
             if at.psi_x <= lowest:
                 lowest, ceiling = at.psi_x, max(psi_1, at.psi_x + _RISE * at.step * at.r_sq)
-            found = None
-            if suited and since >= max(x.numel(), 2):
-                hessian, since = DenseHessian(psi, at), 0
-                if not hessian.is_finite:
-                    hessian = None
-            since += 1
-            if hessian is not None:
-                d = hessian.direction(at)
-                if d is not None:
-                    at, found = _quasi_newton(psi, g, at, d, ceiling, True)
-                if found is None:
-                    hessian = None
-            elif lbfgs.size:
+            at, found = newton.search(psi, g, at, ceiling)
+            if found is None and lbfgs.size:
                 at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r), ceiling)
             if found is None:
                 lbfgs.reset()
@@ -111,8 +106,7 @@ class PANOC:
             bound = _SAFETY / (max(curvatures) or _SAFETY / (_LONGEST * step_1))
             longest = min(growth * at.step, bound)
             lbfgs.update(found.s, at.r, at_next.r)
-            if hessian is not None:
-                hessian.update(found.s, at_next.grad_x - at.grad_x)
+            newton.update(found.s, at.grad_x, at_next.grad_x)
             at = _with_step(g, at_next, longest) if longest >= _MIN_GROWTH * at.step else at_next
 
 
@@ -127,13 +121,55 @@ class _Accepted(NamedTuple):
 _Search = tuple[ProxStep, _Accepted | None]
 
 
-def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor, ceiling: float, newton=False) -> _Search:
-    """Search between the quasi-Newton point and z; also return the prox step from x with its γ.
+class _Newton:
+    """Newton directions from a dense Hessian, which is computed anew after n iterations.
+
+    So it takes at most as many gradients as the iterations do. A direction that fails to give a
+    point ends the use of its Hessian, and the next one is computed after twice as many iterations.
+
+    Args:
+        g: the proximable term.
+        x: the start.
+        largest: number of unknowns above which there are no such directions.
+    """
+
+    def __init__(self, g: Proximable, x: Tensor, largest: int) -> None:
+        self.period = max(2, x.numel()) if is_suited(g, x, largest) else math.inf
+        self.iterations = 0  # since the last Hessian
+        self.hessian: DenseHessian | None = None
+
+    def search(self, psi: Smooth, g: Proximable, at: ProxStep, ceiling: float) -> _Search:
+        """Search between the Newton point and z, if there is a Hessian."""
+        if self.iterations >= self.period:
+            hessian, self.iterations = DenseHessian(psi, at), 0
+            self.hessian = hessian if hessian.is_finite else None
+        self.iterations += 1
+        d = None if self.hessian is None else self.hessian.direction(at)
+        if d is None:
+            return at, None
+        at, found = _quasi_newton(psi, g, at, d, ceiling, newton=True)
+        if found is None:
+            self.hessian, self.period = None, 2 * self.period
+        return at, found
+
+    def update(self, s: Tensor, grad_x: Tensor, grad_next: Tensor) -> None:
+        """Correct the Hessian by the step taken."""
+        if self.hessian is not None:
+            self.hessian.update(s, grad_next - grad_x)
+
+
+def _quasi_newton(
+    psi: Smooth, g: Proximable, at: ProxStep, d: Tensor, ceiling: float, *, newton: bool = False
+) -> _Search:
+    """Search between x + d and z; also return the prox step from x with its γ.
 
     If every trial is refused, γ is what it was: curvature far away says nothing about a step to z.
+    Newton points are inside dom g, and since they do not depend on γ, every trial may shrink it as
+    it needs.
     """
     first, margin = at, rounding(at.x, at.psi_x)
-    for tau in (1., .3, .1, .03, .01) if newton else _WEIGHTS:
+    for tau in _NEWTON_WEIGHTS if newton else _WEIGHTS:
+        at = first if newton else at
         s = d if tau == 1 else torch.lerp(at.z - at.x, d, tau)
         x_next = at.x + s
         if newton:
@@ -142,7 +178,7 @@ def _quasi_newton(psi: Smooth, g: Proximable, at: ProxStep, d: Tensor, ceiling: 
         psi_next, grad_next = psi.value_and_grad(x_next)
         L = curvature(s, at.grad_x, grad_next)
         if 1 < at.step * L < math.inf:
-            at = _with_step(g, at, max((0. if newton else 0.1) * at.step, _SAFETY / L))
+            at = _with_step(g, at, max(0.0 if newton else _SHRINK * at.step, _SAFETY / L))
         if not at.step * L <= 1:
             continue
         at_next = prox_step(g, x_next, psi_next, grad_next, at.step)

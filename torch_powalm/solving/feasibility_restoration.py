@@ -17,6 +17,7 @@ from torch_powalm.solving.problem import Problem
 _DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
 _NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
 _STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
+_NEWTON = 200  # unknowns up to which Newton directions are used
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -113,7 +114,7 @@ def restore(
     if math.isnan(grad_norm):
         return None
     result = run(
-        PANOC(),
+        PANOC(newton=_NEWTON),
         half_square,
         domain,
         start,

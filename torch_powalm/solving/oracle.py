@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -40,6 +41,12 @@ class Calls:
     gradient: int = 0
     constraint: int = 0
 
+    def add(self, other: Calls) -> None:
+        """Add the counts of a run."""
+        self.function += other.function
+        self.gradient += other.gradient
+        self.constraint += other.constraint
+
 
 class Oracle:
     """f and the constraints, with counts of their evaluations.
@@ -61,6 +68,12 @@ class Oracle:
             (None, c) if isinstance(c, Constraint) else (c, None) for c in constraints.values()
         ]
         self.differentiates = self.f is not None or any(plain for plain, _ in self.blocks)
+
+    def copy(self) -> Oracle:
+        """The same functions with their own counters, so that runs in threads do not mix."""
+        other = copy(self)
+        other.calls = Calls()
+        return other
 
     def at(self, x: Tensor, *, objective: bool = True) -> Point:
         """Evaluate at x; without the objective, f is taken as 0."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,9 @@ class Problem:
         inequality: B, of the same kind.
         g: convex term with a prox; None for g = 0.
     """
+
+    f_scale = 1.0  # units of f in a run over the user's
+    r_scale = 1.0  # the smallest such factor of the constraints
 
     def __init__(
         self,
@@ -64,17 +69,38 @@ class Problem:
         """Residuals of an evaluated point with multipliers y."""
         if y.shape != at.r.shape:
             raise ValueError(f"constraints have {len(at.r)} entries, multiplier has {len(y)}")
+        return self.residuals_of(at, at.r, y, self.g.distance(at.x, at.gradient(y)))
+
+    def residuals_of(self, at: Point, r: Tensor, y: Tensor, stationarity: float) -> Residuals:
+        """Residuals from the values of the constraints, multipliers and a distance."""
         inequality = self.inequality(at)
-        stationarity = self.g.distance(at.x, at.gradient(y))
         if inequality is None:
-            return Residuals(norm(at.r), 0.0, stationarity, 0.0)
-        A_x, B_x, y_B = at.r[~inequality], at.r[inequality], y[inequality]
+            return Residuals(norm(r), 0.0, stationarity, 0.0)
+        A_x, B_x, y_B = r[~inequality], r[inequality], y[inequality]
         return Residuals(
             equality=norm(A_x),
             inequality=norm(violation(B_x, True)),
             stationarity=stationarity,
             complementarity=torch.maximum((y_B * B_x).abs(), -y_B).amax().item(),
         )
+
+    def objective(self, at: Point) -> float:
+        """f(x) + g(x)."""
+        return at.f + self.g.value(at.x)
+
+    def multiplier(self, y: Tensor) -> Tensor:
+        """A multiplier of a run in the user's units, which are those of the run here."""
+        return y
+
+    def scaled_multiplier(self, y: Tensor) -> Tensor:
+        """The inverse of `multiplier`."""
+        return y
+
+    def copy(self) -> Problem:
+        """The same problem with its own counters."""
+        other = copy(self)
+        other.oracle = self.oracle.copy()
+        return other
 
     def violation(self, at: Point) -> Tensor:
         """The vector (A(x), max(B(x), 0))."""
