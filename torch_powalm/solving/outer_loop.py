@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from torch_powalm.dual import DualState
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
-from torch_powalm.solvers import PANOC, Solver
 from torch_powalm.solvers.base import InnerRun
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
@@ -17,11 +16,11 @@ from torch_powalm.solving.kkt_certificate import Certified, certify, improve_mul
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.scaling import Scales
-from torch_powalm.solving.settings import Settings, SolverChoice
+from torch_powalm.solving.settings import Settings, solver_at
 from torch_powalm.solving.subproblem import Subproblem
-from torch_powalm.solving.termination import Termination
+from torch_powalm.solving.termination import Termination, is_bounded
 
-_NEWTON = 200  # unknowns up to which the default solver uses Newton directions
+_GROWN = 100.0  # growth of β before a problem counts as infeasible
 _UNBOUNDED_GROWTH = 100.0  # growth of β after a subproblem without a minimizer
 
 
@@ -81,7 +80,13 @@ class OuterLoop:
             problem.f_scale * tolerances.eps_phi,
         )
         self.termination = Termination(
-            start, dual.beta, self.tolerance.decrease, tolerances, limits, budget
+            start,
+            dual.beta,
+            self.tolerance.decrease,
+            tolerances,
+            limits,
+            budget,
+            is_bounded=is_bounded(problem.g),
         )
         self.restoration = FeasibilityRestoration(
             original, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
@@ -106,7 +111,7 @@ class OuterLoop:
                 self.problem, self.dual, self.at, self.termination.monitor_subproblem()
             )
             known.run = InnerRun(
-                _at_penalty(self.settings.solver, self.dual.beta),
+                solver_at(self.settings.solver, self.dual.beta),
                 psi,
                 self.problem.g,
                 self.at.x,
@@ -168,7 +173,9 @@ class OuterLoop:
         """Leave an infeasible point that traps the run; end the run if no feasible one exists."""
         if self.status is not None:
             return
-        found = self.restoration.escape(self.point.x, self.point.residuals.primal)
+        grown = self.dual.beta >= _GROWN * self.dual.beta_1
+        primal = self.point.residuals.primal
+        found = self.restoration.escape(self.point.x, primal, grown=grown)
         if found is None:
             return
         self.at = self.problem.oracle.at(found.x)
@@ -206,6 +213,7 @@ class OuterLoop:
             gradient_calls=spent.gradient,
             constraint_calls=spent.constraint,
             seconds=self.budget.seconds,
+            missing=self.settings.tolerances.missing(residuals),
             state={
                 "x": self.at.x,
                 "tol": self.tolerance.value,
@@ -213,17 +221,6 @@ class OuterLoop:
                 **self.dual.state_dict(),
             },
         )
-
-
-def _at_penalty(solver: SolverChoice, beta: float) -> Solver:
-    if solver is None:
-        return PANOC(newton=_NEWTON)
-    if hasattr(solver, "iterate"):
-        return solver
-    found = solver(beta)
-    if not hasattr(found, "iterate"):
-        raise TypeError(f"solver must be a function of beta that returns a solver, got {found!r}")
-    return found
 
 
 def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:

@@ -81,8 +81,8 @@ def power_alm(
         active_set: whether an active-set method tries to finish the run after step 1; False for
             Algorithm 1 as in the paper.
         scale: whether f and the constraints are divided by their gradients at x_1 where these are
-            large; residuals and multipliers are in your units either way. An explicit beta_1 or lam
-            is in your units, too, and then nothing is scaled.
+            large; residuals and multipliers are in your units either way. An explicit beta_1, lam
+            or solver is in your units, too, and then nothing is scaled.
         sigma: dual step rule: "penalty" (σ = β) or "paper".
         sigma_1: first dual step of the rule "paper", ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
@@ -120,7 +120,7 @@ def power_alm(
         y_1=y_1,
         state=state,
         stiff=solver is None or isinstance(solver, PANOC),
-        scale=scale and beta_1 is None and lam is None,
+        scale=scale and all(given is None for given in (beta_1, lam, solver)),
         nu=nu,
         omega=omega,
         sigma=sigma,

@@ -11,6 +11,7 @@ from torch_powalm.functional import norm, violation
 from torch_powalm.prox import Proximable, Zero
 from torch_powalm.result import Residuals
 from torch_powalm.solving.oracle import Constraint, Function, Objective, Oracle, Point
+from torch_powalm.solving.two_sided import both_sides
 
 
 class Problem:
@@ -27,6 +28,9 @@ class Problem:
         equality: A, a function of x that returns a 1-D tensor, or an object with `values(x)` and
             `vjp(x, w)`, which returns Jᵀw in the shape of x.
         inequality: B, of the same kind.
+        two_sided: (c, lower, upper) for lower ≤ c(x) ≤ upper, with c of the same kind and bounds
+            lower < upper, as floats or vectors, ±inf for none. c is evaluated once for both sides.
+            Their multipliers come last: those of all finite upper bounds, then of the lower ones.
         g: convex term with a prox; None for g = 0.
     """
 
@@ -39,17 +43,20 @@ class Problem:
         *,
         equality: Function | Constraint | None = None,
         inequality: Function | Constraint | None = None,
+        two_sided: tuple[Function | Constraint, float | Tensor, float | Tensor] | None = None,
         g: Proximable | None = None,
     ) -> None:
         if not (callable(f) or isinstance(f, Objective)):
             raise TypeError(f"f must be callable or have value_and_grad, got {f!r}")
-        constraints = {}
+        constraints: dict[str, Function | Constraint] = {}
         for name, c in (("equality", equality), ("inequality", inequality)):
             if c is None:
                 continue
             if not (callable(c) or isinstance(c, Constraint)):
                 raise TypeError(f"{name} must be callable or have values and vjp, got {c!r}")
             constraints[name] = c
+        if two_sided is not None:
+            constraints["two_sided"] = both_sides(two_sided)
         if g is not None and (isinstance(g, type) or not isinstance(g, Proximable)):
             raise TypeError(f"g must have value, prox and distance, got {g!r}")
         self.g: Proximable = Zero() if g is None else g
@@ -108,7 +115,7 @@ class Problem:
 
     def inequality(self, at: Point) -> Tensor | None:
         """Mask of the inequalities among the constraints; None if there are none."""
-        if "inequality" not in self.oracle.constraints:
+        if not {"inequality", "two_sided"} & set(self.oracle.constraints):
             return None
         equalities = at.sizes[0] if "equality" in self.oracle.constraints else 0
         return torch.arange(len(at.r), device=at.r.device) >= equalities
