@@ -111,7 +111,7 @@ class OuterLoop:
                 self.problem, self.dual, self.at, self.termination.monitor_subproblem()
             )
             known.run = InnerRun(
-                solver_at(self.settings.solver, self.dual.beta),
+                solver_at(self.settings, self.dual.beta),
                 psi,
                 self.problem.g,
                 self.at.x,

@@ -112,10 +112,14 @@ def _check_solver(solver: Any) -> None:
         raise TypeError(f"solver must be a solver or a function of beta, got {solver!r}")
 
 
-def solver_at(solver: SolverChoice, beta: float) -> Solver:
-    """The inner solver at a penalty."""
+def solver_at(settings: Settings, beta: float) -> Solver:
+    """The inner solver at a penalty.
+
+    Newton directions need differences of gradients, which are too coarse for the tolerance λ/β.
+    """
+    solver = settings.solver
     if solver is None:
-        return PANOC(newton=_NEWTON)
+        return PANOC(newton=_NEWTON if settings.lam is None else 0)
     if hasattr(solver, "iterate"):
         return solver
     found = solver(beta)
