@@ -119,7 +119,9 @@ def panoc(psi, grad, g, prox, x, *, step, memory, iterations):
         points.append(z)
         before = step
         if psi(x) <= lowest:
-            lowest, ceiling = psi(x), max(psi_1, psi(x) + 100 * step * (r @ r))
+            lowest = psi(x)
+            highest = psi_1 + 10 * (psi_1 - lowest)
+            ceiling = max(psi_1, min(lowest + 100 * step * (r @ r), highest))
         d = lbfgs_direction(pairs, r) if pairs else None
         x_new = None
         for tau in (1, 0.5, 0.25) if pairs else ():

@@ -97,7 +97,7 @@ def slsqp(cutest: Cutest, eps: float, seconds: float, method: str = "SLSQP") -> 
 
 
 def alpaqa(cutest: Cutest, eps: float, seconds: float) -> Claim:
-    """alpaqa's augmented Lagrangian with PANOC."""
+    """The augmented Lagrangian of alpaqa with PANOC."""
     from datetime import timedelta
 
     import alpaqa as pa

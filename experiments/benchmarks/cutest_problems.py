@@ -52,7 +52,7 @@ class Cutest:
         self._c: tuple[Any, Any] | None = None
 
     def f(self, x: Any) -> tuple[float, Any]:
-        """f and its gradient."""
+        """Value and gradient of f."""
         if self._f is None or not np.array_equal(self._f[0], x):
             x = np.array(x, dtype=np.float64)
             self.f_calls += 1
@@ -66,7 +66,7 @@ class Cutest:
         return self._f[1]  # type: ignore[no-any-return]
 
     def c(self, x: Any) -> tuple[Any, Any]:
-        """c and its dense Jacobian."""
+        """Values and dense Jacobian of c."""
         if self._c is None or not np.array_equal(self._c[0], x):
             x = np.array(x, dtype=np.float64)
             self.c_calls += 1
@@ -118,7 +118,7 @@ class _Objective:
 
 
 class _Rows:
-    """c − c_upper of some rows, then c_lower − c of others."""
+    """Values c − c_upper of some rows, then c_lower − c of others."""
 
     def __init__(self, cutest: Cutest, above: Any, below: Any) -> None:
         self.cutest, self.above, self.below = cutest, above, below

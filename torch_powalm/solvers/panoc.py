@@ -24,7 +24,8 @@ _NEWTON_WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # the same for a Newton po
 _SHRINK = 0.1  # smallest factor of γ in one trial of a quasi-Newton point
 _SAFETY = 0.95  # γ is at most this divided by the curvature seen
 _DECREASE = 1e-2  # fraction of γ‖r‖² by which a quasi-Newton point must lower the envelope
-_RISE = 100.0  # multiple of γ‖r‖² by which ψ may rise above its lowest value unchecked
+_RISE = 100.0  # multiple of γ‖r‖² by which ψ may rise above its lowest value unchecked,
+_RISE_ABOVE_START = 10.0  # and of its decrease so far by which it may rise above the start
 _SHORTEST = 1e-30  # γ relative to the first one: the search for a shorter step has failed
 _LONGEST = 1e12  # γ relative to the first one if ψ shows no curvature
 _MIN_GROWTH = 1.5  # growth of γ that is worth two new prox steps and a pass over the pairs
@@ -48,11 +49,11 @@ class PANOC:
         5.  s = x⁺ − x, y = r_γ(x⁺) − r_γ(x); x = x⁺; z is the point yielded
 
     An iteration takes one gradient if the first trial is accepted. Envelopes are compared only
-    where γL ≤ 1. Unlike in PANOC⁺, ψ(z⁺) is evaluated to validate γ only if ψ(x⁺) is above both
-    ψ(x_1) and the lowest value so far by more than 100 γ‖r‖²: elsewhere ψ is bounded, and φ_γ
-    decreases at every iteration either way. Near a kink of ∇ψ the curvature test shortens γ before
-    an envelope with too long a γ can show a decrease that is not there, and step 4 lengthens γ
-    again once the kink is m steps behind.
+    where γL ≤ 1. Unlike in PANOC⁺, ψ(z⁺) is evaluated to validate γ only if ψ(x⁺) is above ψ(x_1),
+    and above its lowest value so far by more than 100 γ‖r‖² or above ψ(x_1) by more than ten times
+    its decrease so far. Elsewhere ψ is bounded, and φ_γ decreases at every iteration either way.
+    Near a kink of ∇ψ the curvature test shortens γ before an envelope with too long a γ can show a
+    decrease that is not there, and step 4 lengthens γ again once the kink is m steps behind.
 
     Guarantee: r tends to 0 if ψ has a Lipschitz gradient on a bounded set that contains the
     iterates and step 4 lengthens γ finitely often. There is no rate for Hölder-smooth ψ, where only
@@ -90,7 +91,9 @@ class PANOC:
         while True:
             yield estimate.iterate(psi, at)
             if at.psi_x <= lowest:
-                lowest, ceiling = at.psi_x, max(psi_1, at.psi_x + _RISE * at.step * at.r_sq)
+                lowest, rise = at.psi_x, _RISE * at.step * at.r_sq
+                highest = psi_1 + _RISE_ABOVE_START * (psi_1 - lowest)
+                ceiling = max(psi_1, min(lowest + rise, highest))
             at, found = newton.search(psi, g, at, ceiling)
             if found is None and lbfgs.size:
                 at, found = _quasi_newton(psi, g, at, lbfgs.direction(at.r), ceiling)
