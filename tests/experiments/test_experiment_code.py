@@ -4,9 +4,9 @@ import ast
 from collections import Counter
 
 import pytest
+from tests.experiments.tiny_runs import ROOT
 
 import torch_powalm
-from tests.experiments.tiny_runs import ROOT
 
 FILES = sorted((ROOT / "experiments").rglob("*.py"))
 PUBLIC = {"torch_powalm", "torch_powalm.prox", "torch_powalm.solvers", "torch_powalm.lightning"}

@@ -142,6 +142,8 @@ def restore(
     for point in result.x, problem.g.prox(half_square.best, torch.finfo(x.dtype).eps):
         if math.sqrt(2 * half_square.value(point)) <= eps_A:
             return Restored(point, feasible=True)
+    if used_up():
+        return None  # a search that was cut short shows nothing
     return Restored(result.x, feasible=False) if is_stuck(problem, result.x, x_norm) else None
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.solving.feasibility_restoration import neighbor
+from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales, find_scales
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
-from torch_powalm.solving.scaling import ScaledProblem, Scales, find_scales
 
 # p: pull of the penalty at x_1 relative to that of the objective; q: factor by which the violation
 # has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with

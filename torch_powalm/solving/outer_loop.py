@@ -11,11 +11,11 @@ from torch_powalm.solvers.base import InnerRun
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
+from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
-from torch_powalm.solving.scaling import Scales
 from torch_powalm.solving.settings import Settings, solver_at
 from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import Termination, is_bounded

@@ -7,7 +7,7 @@ import torch
 
 from tests.problems import vector
 from torch_powalm import Problem, power_alm
-from torch_powalm.solving.scaling import find_scales
+from torch_powalm.solving.gradient_scaling import find_scales
 
 a = vector(1, 2)
 
