@@ -16,6 +16,8 @@ from torch import Tensor
 
 from torch_powalm import Problem, prox
 
+# S2MPJ meets complex numbers (TypeError) where a root or a logarithm is not defined.
+OUTSIDE_DOMAIN = (ArithmeticError, ValueError, TypeError)
 NAMES = Path(__file__).with_name("cutest_names.txt")
 
 
@@ -57,9 +59,12 @@ class Cutest:
             x = np.array(x, dtype=np.float64)
             self.f_calls += 1
             if self.has_objective:
-                with np.errstate(all="ignore"):
-                    value, grad = self._problem.fgx(x)
-                pair = float(np.asarray(value).reshape(-1)[0]), _flat(grad)
+                try:
+                    with np.errstate(all="ignore"):
+                        value, grad = self._problem.fgx(x)
+                    pair = float(np.asarray(value).reshape(-1)[0]), _flat(grad)
+                except OUTSIDE_DOMAIN:
+                    pair = np.nan, np.full(self.n, np.nan)
             else:
                 pair = 0.0, np.zeros(self.n)
             self._f = x, pair
@@ -70,10 +75,14 @@ class Cutest:
         if self._c is None or not np.array_equal(self._c[0], x):
             x = np.array(x, dtype=np.float64)
             self.c_calls += 1
-            with np.errstate(all="ignore"):
-                values, J = self._problem.cJx(x)
-            J = J.toarray() if hasattr(J, "toarray") else np.asarray(J)
-            self._c = x, (_flat(values), np.ascontiguousarray(J, dtype=np.float64))
+            try:
+                with np.errstate(all="ignore"):
+                    values, J = self._problem.cJx(x)
+                J = J.toarray() if hasattr(J, "toarray") else np.asarray(J)
+                pair = _flat(values), np.ascontiguousarray(J, dtype=np.float64)
+            except OUTSIDE_DOMAIN:
+                pair = np.full(self.m, np.nan), np.full((self.m, self.n), np.nan)
+            self._c = x, pair
         return self._c[1]  # type: ignore[no-any-return]
 
     @property

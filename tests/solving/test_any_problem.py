@@ -131,3 +131,11 @@ def test_the_missing_residual_is_named() -> None:
     assert solution.status is Status.BUDGET
     assert any(text.startswith("primal residual") for text in solution.missing)
     assert "primal residual" in str(solution).splitlines()[0]
+
+
+def test_low_values_outside_the_bounds_are_no_sign_of_an_unbounded_problem() -> None:
+    # Trials may leave the bounds, where f decreases without end: HS3MOD.
+    box = prox.Box(vector(-math.inf, 0), vector(math.inf, math.inf))
+    solution = power_alm(Problem(lambda x: x[1] + (x[1] - x[0]) ** 2, g=box), vector(10, 1))
+    assert solution.converged
+    assert abs(solution.objective) <= 1e-6

@@ -54,9 +54,13 @@ class DescentMonitor:
         if psi_x < self._lowest - self.decrease * (1.0 + abs(psi_x)):
             self._lowest, self._idle = psi_x, 0
 
+    def is_low(self, psi_x: float) -> bool:
+        """Whether only a function without a minimizer has such a value."""
+        return psi_x < self._floor and not self.is_bounded
+
     def is_unbounded(self) -> bool:
-        """Whether ψ has reached a value that only a function without a minimizer reaches."""
-        return self._lowest < self._floor and not self.is_bounded
+        """Whether ψ has reached such a value."""
+        return self.is_low(self._lowest)
 
     def is_idle(self) -> bool:
         """Whether the last max_idle evaluations have not decreased ψ."""
