@@ -69,6 +69,7 @@ bench: $(VENV)/benchmarks
 	$(BENCHMARKS).overhead
 	$(BENCHMARKS).solver_comparison $(if $(DATA),--root $(DATA))
 	$(BENCHMARKS).robust
+	$(BENCHMARKS).cutest
 	$(BENCHMARKS).scaling
 	$(BENCHMARKS).benchmark_report
 

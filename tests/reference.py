@@ -113,10 +113,15 @@ def panoc(psi, grad, g, prox, x, *, step, memory, iterations):
     def between(x, x_new):
         return torch.linalg.vector_norm(grad(x_new) - grad(x)) / torch.linalg.vector_norm(x_new - x)
 
-    pairs, curvatures, points = [], [], []
+    pairs, curvatures, points, psi_1, lowest = [], [], [], psi(x), math.inf
     for _ in range(iterations):
         z, r, envelope = forward_backward(x, step)
         points.append(z)
+        before = step
+        if psi(x) <= lowest:
+            lowest = psi(x)
+            highest = psi_1 + 10 * (psi_1 - lowest)
+            ceiling = max(psi_1, min(lowest + 100 * step * (r @ r), highest))
         d = lbfgs_direction(pairs, r) if pairs else None
         x_new = None
         for tau in (1, 0.5, 0.25) if pairs else ():
@@ -125,11 +130,18 @@ def panoc(psi, grad, g, prox, x, *, step, memory, iterations):
             if step * L > 1:
                 step = max(0.1 * step, 0.95 / L)
                 z, r, envelope = forward_backward(x, step)
-            if forward_backward(trial, step)[2] <= envelope - 0.01 * step * (r @ r):
+            z_new, r_new, envelope_new = forward_backward(trial, step)
+            if step * L > 1 or envelope_new > envelope - 0.01 * step * (r @ r):
+                continue
+            model = psi(trial) + grad(trial) @ (z_new - trial) + 0.475 * step * (r_new @ r_new)
+            if psi(trial) <= ceiling or psi(z_new) <= model:
                 x_new = trial
                 break
+            step *= 0.5
+            z, r, envelope = forward_backward(x, step)
         if x_new is None:
-            pairs = []
+            pairs, step = [], before
+            z, r, envelope = forward_backward(x, step)
             while psi(z) > psi(x) + grad(x) @ (z - x) + 0.95 * (z - x) @ (z - x) / (2 * step):
                 excess = psi(z) - psi(x) - grad(x) @ (z - x)
                 step *= min(0.5, max(0.1, 0.95 * (z - x) @ (z - x) / (2 * excess * step)))

@@ -197,6 +197,7 @@ class Solution:
         constraint_calls: evaluations of the constraints.
         seconds: wall time.
         state: pass it to `power_alm(problem, state["x"], state=…)` to resume.
+        missing: which residuals are above their tolerance, as text; empty if none is.
     """
 
     x: Tensor
@@ -210,6 +211,7 @@ class Solution:
     constraint_calls: int
     seconds: float
     state: dict[str, Any] = field(repr=False)
+    missing: tuple[str, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -217,9 +219,10 @@ class Solution:
         return self.status is Status.CONVERGED
 
     def __str__(self) -> str:
+        missing = f" ({', '.join(self.missing)})" if self.missing else ""
         inner = sum(record.inner_iterations for record in self.records)
         return (
-            f"status            {self.status.value}\n"
+            f"status            {self.status.value}{missing}\n"
             f"primal residual   {self.residuals.primal:.3e}\n"
             f"dual residual     {self.residuals.dual:.3e}\n"
             f"objective         {self.objective:.10g}\n"

@@ -33,7 +33,6 @@ def square(x: Tensor) -> Tensor:
     ("build", "error", "message"),
     [
         (lambda: Problem(3, equality=square), TypeError, "f must be callable"),
-        (lambda: Problem(square), ValueError, "equality or inequality must be given, got neither"),
         (lambda: Problem(square, equality=1), TypeError, "equality must be callable or have"),
         (lambda: Problem(square, inequality=[1]), TypeError, "inequality must be callable or have"),
         (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from operator import mul
+from collections.abc import Sequence
+from functools import reduce
+from operator import add, mul
 
 import torch
 from torch import Tensor
@@ -94,14 +96,19 @@ class LBFGS:
         # Entries that are still 0 skip the older pairs in the first loop, the newer in the second.
         a = [0.0] * (self.memory + 1)
         for i in reversed(self.order):
-            a[i] = (with_r[2 * i] - sum(map(mul, a, with_s[i]))) / with_s[i][i]
+            a[i] = (with_r[2 * i] - _dot(a, with_s[i])) / with_s[i][i]
         d = [0.0] * len(self.row)
         d[1::2] = [scale * a_i for a_i in a]
         for i in self.order:
-            y_q = scale * with_r[2 * i + 1] - sum(map(mul, d, with_y[i]))
+            y_q = scale * with_r[2 * i + 1] - _dot(d, with_y[i])
             d[2 * i] = y_q / with_s[i][i] - a[i]
         d[-1] = -scale
         self.coefficients[:] = array("d", d)
         weights = self.weights.to(self.rows) if self.converts else self.weights
         product = torch.mv(self.columns, weights)
         return product if self.fits else product.to(r.dtype).view(r.shape)
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    """Σ a_i b_i, rounded the same on every Python: the built-in sum is compensated from 3.12 on."""
+    return reduce(add, map(mul, a, b), 0.0)

@@ -65,7 +65,7 @@ def finish(
         if residuals.primal <= tolerances.eps_A and residuals.dual <= tolerances.eps_phi:
             if not path.is_minimum(matrix, there):
                 return None
-            return Certified(x, y, residuals, there.at.f + g.value(x), "active set")
+            return Certified(x, y, residuals, problem.objective(there.at), "active set")
         if not path.correct(matrix, there):
             return None
     return None

@@ -20,7 +20,7 @@ class Budget:
 
     calls: Calls
     limits: Limits
-    start: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=lambda: time.perf_counter())
     first: Calls = field(init=False)  # the counters at the start
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from torch_powalm.solving.problem import Problem
 _DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
 _NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
 _STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
+_NEWTON = 200  # unknowns up to which Newton directions are used
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -51,6 +52,7 @@ class FeasibilityRestoration:
         self.x_norm = float(torch.linalg.vector_norm(x)) or 1.0
         self.violation, self.waiting = math.inf, 0  # smallest so far, and iterations since then
         self.longest_wait = _FIRST_WAIT
+        self.x_1 = x
 
     def observe(self, violation: float) -> None:
         """Take the violation of the next outer iteration into account."""
@@ -58,13 +60,20 @@ class FeasibilityRestoration:
         if violation < 0.9 * self.violation:
             self.violation, self.waiting = violation, 0
 
-    def escape(self, x: Tensor, violation: float) -> Restored | None:
+    def escape(self, x: Tensor, violation: float, *, grown: bool) -> Restored | None:
         """Where to go from an infeasible x that traps the run; None to continue from x.
 
         A point where the violation has no slope traps the run forever, because ∇ψ sees the
         constraints only through this slope. Elsewhere a search runs after several iterations
         without a smaller violation, then after twice as many, and so on; its result counts only if
-        it is such a point. While the violation decreases, nothing is done.
+        it is such a point. While the violation decreases, nothing is done. A point that is not
+        feasible counts only after β has grown, and if a search from another point does not find a
+        feasible one.
+
+        Args:
+            x: the point.
+            violation: its violation.
+            grown: whether β has grown by orders of magnitude.
         """
         if violation <= self.eps_A or self.waiting == 0:
             return None
@@ -73,8 +82,16 @@ class FeasibilityRestoration:
             if self.waiting < self.longest_wait:
                 return None
             self.longest_wait, self.waiting = 2 * self.longest_wait, 0
-        found = restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
-        return found if found is not None and (stuck or not found.feasible) else None
+        found = self._restore(x)
+        if found is None or found.feasible:
+            return found if stuck else None
+        if not grown:
+            return None
+        again = self._restore(neighbor(self.problem.g, self.x_1, self.x_norm, seed=1))
+        return found if again is None else again
+
+    def _restore(self, x: Tensor) -> Restored | None:
+        return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
 
 
 @torch.no_grad()
@@ -113,11 +130,11 @@ def restore(
     if math.isnan(grad_norm):
         return None
     result = run(
-        PANOC(),
+        PANOC(newton=_NEWTON),
         half_square,
         domain,
         start,
-        tol=1e-8 * grad_norm or 1e-300,
+        tol=min(1e-8 * grad_norm, 1e300) or 1e-300,
         max_iter=max_iter,
         stop=lambda: half_square.lowest <= 0.5 * eps_A**2 or used_up(),
     )
@@ -125,12 +142,14 @@ def restore(
     for point in result.x, problem.g.prox(half_square.best, torch.finfo(x.dtype).eps):
         if math.sqrt(2 * half_square.value(point)) <= eps_A:
             return Restored(point, feasible=True)
+    if used_up():
+        return None  # a search that was cut short shows nothing
     return Restored(result.x, feasible=False) if is_stuck(problem, result.x, x_norm) else None
 
 
-def neighbor(g: Proximable, x: Tensor, distance: float) -> Tensor:
+def neighbor(g: Proximable, x: Tensor, distance: float, seed: int = 0) -> Tensor:
     """A point of dom g in a random direction from x, the same direction at every call."""
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
     step = distance / (float(torch.linalg.vector_norm(noise)) or 1.0)
     return g.prox(torch.add(x, noise, alpha=step), torch.finfo(x.dtype).eps)
 

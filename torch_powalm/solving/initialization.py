@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.solving.feasibility_restoration import neighbor
+from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales, find_scales
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
 
@@ -20,6 +21,15 @@ from torch_powalm.solving.problem import Problem
 # has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with
 # a weak penalty they run to poor local minima; first-order methods pay for stiffness in iterations.
 _STIFF, _SOFT = (10.0, 0.04), (1.0, 1e-3)
+
+
+class Start(NamedTuple):
+    """The problem as the run sees it, how it was scaled, the first point and the dual state."""
+
+    problem: Problem
+    scales: Scales | None
+    at: Point
+    dual: DualState
 
 
 def initialize(
@@ -30,9 +40,10 @@ def initialize(
     y_1: Tensor | None,
     state: Mapping[str, Any] | None,
     stiff: bool,
+    scale: bool,
     **dual_settings: Any,
-) -> tuple[Point, DualState]:
-    """Evaluate the first point and start the dual state there.
+) -> Start:
+    """Evaluate the first point, scale the problem and start the dual state there.
 
     Args:
         problem: f, g and the constraints.
@@ -41,11 +52,17 @@ def initialize(
         y_1: first multiplier; None for 0.
         state: `Solution.state` of a run to continue; None for a new run.
         stiff: whether the inner solver can handle a stiff ψ.
+        scale: whether to scale the problem.
         dual_settings: the other arguments of `DualState`.
     """
     guess = min(1.0, dual_settings["beta_max"]) if beta_1 is None else beta_1
     dual = DualState(beta_1=guess, **dual_settings)  # wrong settings raise before any work
     x = first_point(problem, x_1)
+    scales = state.get("scales") if state is not None else None
+    if state is None and scale:
+        scales = find_scales(problem, problem.oracle.at(x))
+    if scales is not None:
+        problem = ScaledProblem(problem, scales)
     if beta_1 is None:
         beta_1 = first_penalty(problem, x, dual.nu, stiff=stiff)
         dual = DualState(beta_1=beta_1, **dual_settings)
@@ -54,10 +71,10 @@ def initialize(
     if y_1 is not None and state is not None:
         raise ValueError(f"y_1 must be None where state is given, got {y_1!r}")
     if y_1 is not None:
-        _load_multiplier(dual, y_1)
+        _load_multiplier(dual, y_1, problem)
     if state is not None:
         _load_state(dual, state)
-    return at, dual
+    return Start(problem, scales, at, dual)
 
 
 def first_point(problem: Problem, x_1: Tensor) -> Tensor:
@@ -99,9 +116,12 @@ def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> flo
         nu: ν.
         stiff: p = 10 and q = 0.04, for solvers that use curvature; else p = 1 and q = 0.001.
     """
+    if not problem.oracle.constraints:
+        return 1.0
     p, q = _STIFF if stiff else _SOFT
     x_norm = float(torch.linalg.vector_norm(x)) or 1.0
     pull = slope = v_norm = 0.0
+    gap = math.inf
     for point in x, neighbor(problem.g, x, 0.1 * x_norm):
         at = problem.oracle.at(point)
         v = problem.violation(at)
@@ -113,12 +133,14 @@ def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> flo
             pull = max(pull, float(torch.linalg.vector_norm(grad_f)))
             slope = max(slope, float(torch.linalg.vector_norm(Ju)))
             v_norm = max(v_norm, v_norm_here)
-    rho = max(v_norm, 0.1 * slope * x_norm)
+            gap = min(gap, float(at.r.abs().min()))
+    # Far inside all constraints the nearest one tells how large a violation is.
+    rho = max(v_norm, 0.1 * slope * x_norm, gap if v_norm == 0 else 0.0)
     beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
 
 
-def _load_multiplier(dual: DualState, y_1: Tensor) -> None:
+def _load_multiplier(dual: DualState, y_1: Tensor, problem: Problem) -> None:
     """Start from the multiplier y_1."""
     if not isinstance(y_1, Tensor):
         raise TypeError(f"y_1 must be a tensor, got {y_1!r}")
@@ -130,7 +152,8 @@ def _load_multiplier(dual: DualState, y_1: Tensor) -> None:
     if inequality is not None and (y_1[inequality] < 0).any():
         smallest = y_1[inequality].amin().item()
         raise ValueError(f"y_1 must be nonnegative for inequalities, got {smallest!r}")
-    dual.load_state_dict({**dual.state_dict(), "y": y_1.to(dual.y)})
+    y = problem.scaled_multiplier(y_1.to(dual.y))
+    dual.load_state_dict({**dual.state_dict(), "y": y})
 
 
 def _load_state(dual: DualState, state: Mapping[str, Any]) -> None:

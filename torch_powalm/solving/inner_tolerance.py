@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 from torch_powalm.dual import DualState
@@ -27,7 +28,7 @@ class AutomaticTolerance:
 
     def __init__(self, residual: float, eps_phi: float) -> None:
         self.floor = 0.5 * eps_phi
-        self.value = max(self.floor, min(_FIRST * residual, 1e300))
+        self.value = max(self.floor, min(_FIRST * residual, 1e300) if residual < math.inf else 0.0)
 
     def advance(self, dual: DualState) -> None:
         """Set the tolerance of the next subproblem."""
@@ -88,5 +89,6 @@ def inner_tolerance(
 ) -> InnerTolerance:
     """The rule λ/β if λ is given, else the automatic one."""
     if lam is None:
-        return AutomaticTolerance(residual, eps_phi)
+        # Without constraints there is one subproblem, the problem itself.
+        return AutomaticTolerance(residual if len(dual.y) else 0.0, eps_phi)
     return PenaltyTolerance(lam, dual)

@@ -19,7 +19,7 @@ class Certified(NamedTuple):
 
     Args:
         x: the point.
-        y: the multipliers.
+        y: the multipliers, in the units of the run.
         residuals: of (x, y).
         objective: f(x) + g(x).
         multiplier: source of y: "weight", "least squares" or "active set".
@@ -37,17 +37,17 @@ def certify(problem: Problem, dual: DualState, at: Point) -> Certified:
     y = dual.weight(at.r)
     if y is None:
         y = dual.y
-    objective = at.f + problem.g.value(at.x)
-    return Certified(at.x, y, problem.measure(at, y), objective, "weight")
+    return Certified(at.x, y, problem.measure(at, y), problem.objective(at), "weight")
 
 
 def improve_multipliers(problem: Problem, point: Certified, tolerances: Tolerances) -> Certified:
     """Try least-squares multipliers if the point is feasible but not stationary with its own."""
     eps_phi, eps_A = tolerances
     residuals = point.residuals
-    if not (residuals.primal <= eps_A and residuals.dual > eps_phi):
+    if not (len(point.y) and residuals.primal <= eps_A and residuals.dual > eps_phi):
         return point
-    y = least_squares_multipliers(problem, point.x, point.y, residuals.dual, eps_phi)
+    s = problem.f_scale
+    y = least_squares_multipliers(problem, point.x, point.y, s * residuals.dual, s * eps_phi)
     improved = problem.residuals(point.x, y)
     if not improved.dual < residuals.dual:
         return point

@@ -38,6 +38,8 @@ def least_squares_multipliers(
         upper[inequality & (y <= 0)] = 0.0
     distance = _Distance(problem, x, at.gradient(torch.zeros_like(y)))
     J_scale = distance.slope(y)
+    if not math.isfinite(J_scale):
+        return y
     return run(
         PANOC(),
         distance,

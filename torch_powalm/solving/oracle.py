@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -30,6 +32,8 @@ class Constraint(Protocol):
 
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
+# What math.sqrt, math.log or a division raise; torch returns nan or inf there.
+OUTSIDE_DOMAIN = (ArithmeticError, ValueError)
 
 
 @dataclass
@@ -39,6 +43,12 @@ class Calls:
     function: int = 0
     gradient: int = 0
     constraint: int = 0
+
+    def add(self, other: Calls) -> None:
+        """Add the counts of a run."""
+        self.function += other.function
+        self.gradient += other.gradient
+        self.constraint += other.constraint
 
 
 class Oracle:
@@ -54,6 +64,7 @@ class Oracle:
     ) -> None:
         self.constraints = constraints
         self.calls = Calls()
+        self.sizes: list[int] | None = None  # of the constraints, once evaluated
         # Decided once: isinstance with a protocol costs as much as a small matrix product.
         self.f = None if isinstance(f, Objective) else f
         self.f_by_hand = f if isinstance(f, Objective) else None
@@ -61,6 +72,12 @@ class Oracle:
             (None, c) if isinstance(c, Constraint) else (c, None) for c in constraints.values()
         ]
         self.differentiates = self.f is not None or any(plain for plain, _ in self.blocks)
+
+    def copy(self) -> Oracle:
+        """The same functions with their own counters, so that runs in threads do not mix."""
+        other = copy(self)
+        other.calls = Calls()
+        return other
 
     def at(self, x: Tensor, *, objective: bool = True) -> Point:
         """Evaluate at x; without the objective, f is taken as 0."""
@@ -104,12 +121,33 @@ class Point:
 
     def __init__(self, oracle: Oracle, x: Tensor, objective: bool) -> None:
         self.x, self._oracle, self._objective = x, oracle, objective
-        self._forward()
+        self._evaluate()
 
     def gradient(self, w: Tensor) -> Tensor:
-        """∇f(x) + J(x)ᵀw; the autograd graph is used once, and a second call evaluates again."""
+        """∇f(x) + J(x)ᵀw; the autograd graph is used once, and a second call evaluates again.
+
+        nan where the functions are not defined at x.
+        """
         if self._graph is None:
+            self._evaluate()
+        if self._graph is None:
+            return torch.full_like(self.x, math.nan)
+        try:
+            return self._backward(w)
+        except OUTSIDE_DOMAIN:
+            return torch.full_like(self.x, math.nan)
+
+    def _evaluate(self) -> None:
+        """Evaluate; nan where the functions raise because x is outside their domain."""
+        try:
             self._forward()
+        except OUTSIDE_DOMAIN:
+            if self._oracle.sizes is None:
+                raise  # nothing is known of the constraints yet
+            self._graph, self.f, self.sizes = None, math.nan, self._oracle.sizes
+            self.r = self.x.new_full((sum(self.sizes),), math.nan)
+
+    def _backward(self, w: Tensor) -> Tensor:
         # Scalar outputs: with grad_outputs torch would import its symbolic shapes, for seconds.
         scalars: list[Tensor] = []
         outputs = iter(self._graph or [])
@@ -117,7 +155,7 @@ class Point:
         if self._objective and self._oracle.f is not None:
             self._oracle.calls.gradient += 1
             scalars.append(next(outputs))
-        parts = (w,) if len(blocks) == 1 else torch.split(w, self.sizes)
+        parts = (w,) if len(blocks) == 1 else torch.split(w, self.sizes) if blocks else ()
         for (_, by_hand), part in zip(blocks, parts, strict=True):
             if by_hand is None:
                 with torch.enable_grad():
@@ -158,8 +196,11 @@ class Point:
                 graph.append(r)
                 values.append(r.detach())
         self._graph = graph
-        self.sizes = [r.shape[0] for r in values]
-        self.r = values[0] if len(values) == 1 else torch.cat(values)
+        self.sizes = oracle.sizes = [r.shape[0] for r in values]
+        if values:
+            self.r = values[0] if len(values) == 1 else torch.cat(values)
+        else:
+            self.r = x.new_zeros(0)  # no constraints
 
 
 def _differentiate(name: str, function: Function, x: Tensor, ndim: int) -> tuple[Tensor, Tensor]:

@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 from torch_powalm.dual import DualState
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
-from torch_powalm.solvers import PANOC, Solver
 from torch_powalm.solvers.base import InnerRun
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
+from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
-from torch_powalm.solving.settings import Settings, SolverChoice
+from torch_powalm.solving.settings import Settings, solver_at
 from torch_powalm.solving.subproblem import Subproblem
-from torch_powalm.solving.termination import Termination
+from torch_powalm.solving.termination import Termination, is_bounded
 
+_GROWN = 100.0  # growth of β before a problem counts as infeasible
 _UNBOUNDED_GROWTH = 100.0  # growth of β after a subproblem without a minimizer
 
 
@@ -48,34 +49,47 @@ class OuterLoop:
 
     Args:
         problem: f, g and the constraints.
+        original: the same in the user's units.
         dual: y and β, started.
         at: the start, evaluated.
         settings: tolerances, limits, inner solver, and which rules apply.
         budget: calls and seconds spent by the run.
+        scales: how `problem` was scaled; None if it was not.
         tol: first inner tolerance of a run that continues another one; None for a new run.
     """
 
     def __init__(
         self,
         problem: Problem,
+        original: Problem,
         dual: DualState,
         at: Point,
         settings: Settings,
         budget: Budget,
+        scales: Scales | None = None,
         tol: float | None = None,
     ) -> None:
-        self.problem, self.dual, self.at = problem, dual, at
-        self.settings, self.budget = settings, budget
+        self.problem, self.original, self.dual, self.at = problem, original, dual, at
+        self.settings, self.budget, self.scales = settings, budget, scales
         tolerances, limits = settings.tolerances, settings.limits
         start = improve_multipliers(problem, certify(problem, dual, at), tolerances)
         self.tolerance = inner_tolerance(
-            settings.lam, dual, start.residuals.stationarity, tolerances.eps_phi
+            settings.lam,
+            dual,
+            problem.f_scale * start.residuals.stationarity,
+            problem.f_scale * tolerances.eps_phi,
         )
         self.termination = Termination(
-            start, dual.beta, self.tolerance.decrease, tolerances, limits, budget
+            start,
+            dual.beta,
+            self.tolerance.decrease,
+            tolerances,
+            limits,
+            budget,
+            is_bounded=is_bounded(problem.g),
         )
         self.restoration = FeasibilityRestoration(
-            problem, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
+            original, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
         )
         if tol is not None:
             self.tolerance.value = tol
@@ -97,7 +111,7 @@ class OuterLoop:
                 self.problem, self.dual, self.at, self.termination.monitor_subproblem()
             )
             known.run = InnerRun(
-                _at_penalty(self.settings.solver, self.dual.beta),
+                solver_at(self.settings, self.dual.beta),
                 psi,
                 self.problem.g,
                 self.at.x,
@@ -145,7 +159,8 @@ class OuterLoop:
         else:
             self.at = at
             self.restoration.observe(primal)
-            violation = max(primal, dual.residual_norm(at.r)) / self.settings.tolerances.eps_A
+            residual = dual.residual_norm(at.r) / self.problem.r_scale
+            violation = max(primal, residual) / self.settings.tolerances.eps_A
             step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
             termination.observe(point, step, dual.beta, inner.status)
         if self.interrupted:
@@ -158,7 +173,9 @@ class OuterLoop:
         """Leave an infeasible point that traps the run; end the run if no feasible one exists."""
         if self.status is not None:
             return
-        found = self.restoration.escape(self.point.x, self.point.residuals.primal)
+        grown = self.dual.beta >= _GROWN * self.dual.beta_1
+        primal = self.point.residuals.primal
+        found = self.restoration.escape(self.point.x, primal, grown=grown)
         if found is None:
             return
         self.at = self.problem.oracle.at(found.x)
@@ -177,31 +194,33 @@ class OuterLoop:
 
     def solution(self) -> Solution:
         """The best point, its certificate, and everything that was spent."""
-        best, spent = self.termination.best, self.budget.spent
+        best, status = self.termination.best, self.termination.final_status()
+        y, residuals = self.problem.multiplier(best.y), best.residuals
+        if self.problem is not self.original:
+            residuals = self.original.residuals(best.x, y)  # in the user's units, from scratch
+            ratio = self.settings.tolerances.ratio(residuals.primal, residuals.dual)
+            if status is Status.CONVERGED and not ratio <= 1:
+                status = Status.STALLED
+        spent = self.budget.spent
         return Solution(
             x=best.x,
-            y=best.y,
-            status=self.termination.final_status(),
-            residuals=best.residuals,
+            y=y,
+            status=status,
+            residuals=residuals,
             objective=best.objective,
             records=self.records,
             function_calls=spent.function,
             gradient_calls=spent.gradient,
             constraint_calls=spent.constraint,
             seconds=self.budget.seconds,
-            state={"x": self.at.x, "tol": self.tolerance.value, **self.dual.state_dict()},
+            missing=self.settings.tolerances.missing(residuals),
+            state={
+                "x": self.at.x,
+                "tol": self.tolerance.value,
+                "scales": self.scales,
+                **self.dual.state_dict(),
+            },
         )
-
-
-def _at_penalty(solver: SolverChoice, beta: float) -> Solver:
-    if solver is None:
-        return PANOC()
-    if hasattr(solver, "iterate"):
-        return solver
-    found = solver(beta)
-    if not hasattr(found, "iterate"):
-        raise TypeError(f"solver must be a function of beta that returns a solver, got {found!r}")
-    return found
 
 
 def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:

@@ -33,6 +33,7 @@ def power_alm(
     omega: float | None = None,
     lam: float | None = None,
     active_set: bool = True,
+    scale: bool = True,
     sigma: str = "penalty",
     sigma_1: float = 10.0,
     beta_max: float = math.inf,
@@ -79,6 +80,9 @@ def power_alm(
             grow. None for a tolerance that decreases from the first residual to eps_phi/2.
         active_set: whether an active-set method tries to finish the run after step 1; False for
             Algorithm 1 as in the paper.
+        scale: whether f and the constraints are divided by their gradients at x_1 where these are
+            large; residuals and multipliers are in your units either way. An explicit beta_1, lam
+            or solver is in your units, too, and then nothing is scaled.
         sigma: dual step rule: "penalty" (σ = β) or "paper".
         sigma_1: first dual step of the rule "paper", ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
@@ -107,14 +111,16 @@ def power_alm(
     if omega is None:
         omega = _OMEGA
         sufficient_decrease = _SUFFICIENT if sufficient_decrease is None else sufficient_decrease
-    budget = Budget(problem.oracle.calls, limits)
-    at, dual = initialize(
-        problem,
+    original, counted = problem.copy(), problem.oracle.calls
+    budget = Budget(original.oracle.calls, limits)
+    start = initialize(
+        original,
         x_1,
         beta_1=beta_1,
         y_1=y_1,
         state=state,
         stiff=solver is None or isinstance(solver, PANOC),
+        scale=scale and all(given is None for given in (beta_1, lam, solver)),
         nu=nu,
         omega=omega,
         sigma=sigma,
@@ -123,7 +129,10 @@ def power_alm(
         y_max=y_max,
         sufficient_decrease=sufficient_decrease,
     )
-    loop = OuterLoop(problem, dual, at, settings, budget, None if state is None else state["tol"])
+    tol = None if state is None else state["tol"]
+    loop = OuterLoop(
+        start.problem, original, start.dual, start.at, settings, budget, start.scales, tol
+    )
 
     with closing(ProgressBar(progress, tolerances)) as bar:
         while loop.status is None:
@@ -138,4 +147,6 @@ def power_alm(
                 loop.termination.check_limits(len(loop.records))
             except KeyboardInterrupt:
                 loop.interrupt()
-    return loop.solution()
+    solution = loop.solution()
+    counted.add(budget.spent)
+    return solution

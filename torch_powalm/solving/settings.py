@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from torch_powalm.dual_settings import check_numbers
-from torch_powalm.solvers import Solver
+from torch_powalm.result import Residuals
+from torch_powalm.solvers import PANOC, Solver
 from torch_powalm.solving.problem import Problem
+
+_NEWTON = 200  # unknowns up to which the default solver uses Newton directions
 
 SolverChoice: TypeAlias = Solver | Callable[[float], Solver] | None
 
@@ -29,6 +32,15 @@ class Tolerances(NamedTuple):
         if not (math.isfinite(primal) and math.isfinite(dual)):
             return math.inf  # max would skip a nan
         return max(primal / self.eps_A, dual / self.eps_phi)
+
+    def missing(self, residuals: Residuals) -> tuple[str, ...]:
+        """The residuals that are above their tolerance, as text."""
+        rows = (
+            ("primal residual", residuals.primal, self.eps_A),
+            ("stationarity", residuals.stationarity, self.eps_phi),
+            ("complementarity", residuals.complementarity, self.eps_phi),
+        )
+        return tuple(f"{name} {v:.3e} > {eps:g}" for name, v, eps in rows if not v <= eps)
 
 
 class Limits(NamedTuple):
@@ -98,3 +110,19 @@ def _check_solver(solver: Any) -> None:
     is_solver = solver is None or callable(solver) or hasattr(solver, "iterate")
     if isinstance(solver, type) or not is_solver:
         raise TypeError(f"solver must be a solver or a function of beta, got {solver!r}")
+
+
+def solver_at(settings: Settings, beta: float) -> Solver:
+    """The inner solver at a penalty.
+
+    Newton directions need differences of gradients, which are too coarse for the tolerance λ/β.
+    """
+    solver = settings.solver
+    if solver is None:
+        return PANOC(newton=_NEWTON if settings.lam is None else 0)
+    if hasattr(solver, "iterate"):
+        return solver
+    found = solver(beta)
+    if not hasattr(found, "iterate"):
+        raise TypeError(f"solver must be a function of beta that returns a solver, got {found!r}")
+    return found

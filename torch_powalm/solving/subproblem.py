@@ -35,7 +35,7 @@ class Subproblem:
         at: Point | None = None,
         monitor: DescentMonitor | None = None,
     ) -> None:
-        self.oracle, self.dual = problem.oracle, dual
+        self.oracle, self.g, self.dual = problem.oracle, problem.g, dual
         self.monitor = DescentMonitor() if monitor is None else monitor
         self._at: Point | None = None
         self._value = math.nan  # ψ, w and ∇ψ at the cached point, as far as they are known
@@ -65,4 +65,6 @@ class Subproblem:
         self._at = at
         self._value, self._w = (math.inf, None) if terms is None else (at.f + terms[0], terms[1])
         self._grad = None
-        self.monitor.observe(self._value, at.f)
+        # Outside dom g, where trials may go, a low value says nothing of the problem.
+        if not (self.monitor.is_low(self._value) and self.g.value(at.x) == math.inf):
+            self.monitor.observe(self._value, at.f)

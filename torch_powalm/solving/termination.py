@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import torch
+
+from torch_powalm.prox import Bounded, Proximable
 from torch_powalm.result import DualRecord, InnerResult, Status
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.kkt_certificate import Certified
@@ -18,7 +21,7 @@ _UNBOUNDED = 1e12  # decrease of ψ, relative to the first value of f, that show
 _PATIENCE = 30  # outer iterations without a better point after which a run counts as stalled
 _STALLED_COST = 6  # how many of those one iteration counts for if its inner solver stalled
 _GROWTH = 1e4  # while β still grows, a run does not stall before β has grown by this factor
-_MAX_UNBOUNDED = 8  # unbounded subproblems after which the problem counts as unbounded
+_MAX_UNBOUNDED = 8  # unbounded subproblems, none at a feasible point, after which a run stalls
 _MAX_BREAKDOWNS = 3  # consecutive subproblems that end in values that are not finite
 
 
@@ -28,9 +31,16 @@ class DescentMonitor:
     Args:
         decrease: relative decrease of ψ that counts as progress.
         max_idle: bound on evaluations without progress; None for no bound.
+        is_bounded: whether ψ is known to be bounded below.
     """
 
-    def __init__(self, decrease: float = DECREASE_AUTOMATIC, max_idle: int | None = None) -> None:
+    def __init__(
+        self,
+        decrease: float = DECREASE_AUTOMATIC,
+        max_idle: int | None = None,
+        is_bounded: bool = False,
+    ) -> None:
+        self.is_bounded = is_bounded
         self.decrease, self.max_idle = decrease, math.inf if max_idle is None else max_idle
         self._floor = math.nan  # a ψ with a smaller value has no minimizer
         self._lowest = math.inf  # smallest value, ignoring decreases too small to count
@@ -44,9 +54,13 @@ class DescentMonitor:
         if psi_x < self._lowest - self.decrease * (1.0 + abs(psi_x)):
             self._lowest, self._idle = psi_x, 0
 
+    def is_low(self, psi_x: float) -> bool:
+        """Whether only a function without a minimizer has such a value."""
+        return psi_x < self._floor and not self.is_bounded
+
     def is_unbounded(self) -> bool:
-        """Whether ψ has reached a value that only a function without a minimizer reaches."""
-        return self._lowest < self._floor
+        """Whether ψ has reached such a value."""
+        return self.is_low(self._lowest)
 
     def is_idle(self) -> bool:
         """Whether the last max_idle evaluations have not decreased ψ."""
@@ -63,6 +77,7 @@ class Termination:
         tolerances: when a point counts as a solution.
         limits: how much work the run may do.
         budget: what the run has spent.
+        is_bounded: whether x is confined to a bounded set.
     """
 
     def __init__(
@@ -73,7 +88,9 @@ class Termination:
         tolerances: Tolerances,
         limits: Limits,
         budget: Budget,
+        is_bounded: bool = False,
     ) -> None:
+        self.is_bounded = is_bounded
         self.status: Status | None = None  # None while the run goes on
         self.best = start
         self.tolerances, self.limits, self.budget = tolerances, limits, budget
@@ -86,7 +103,7 @@ class Termination:
 
     def monitor_subproblem(self) -> DescentMonitor:
         """Return the monitor of a new subproblem."""
-        self.monitor = DescentMonitor(self.decrease, self.limits.max_idle)
+        self.monitor = DescentMonitor(self.decrease, self.limits.max_idle, self.is_bounded)
         return self.monitor
 
     def stops_subproblem(self) -> bool:
@@ -123,8 +140,10 @@ class Termination:
     def observe_unbounded(self, point: Certified) -> None:
         """Take into account an iteration whose subproblem had no minimizer."""
         self._unbounded += 1
-        if point.residuals.primal <= self.tolerances.eps_A or self._unbounded > _MAX_UNBOUNDED:
+        if point.residuals.primal <= self.tolerances.eps_A:
             self.end(Status.UNBOUNDED, point)
+        elif self._unbounded > _MAX_UNBOUNDED:
+            self.end(Status.STALLED)
 
     def check_limits(self, iterations: int) -> None:
         """End the run if its budget or its outer iterations are used up."""
@@ -154,3 +173,10 @@ class Termination:
 
     def _ratio_of(self, point: Certified) -> float:
         return self.tolerances.ratio(point.residuals.primal, point.residuals.dual)
+
+
+def is_bounded(g: Proximable) -> bool:
+    """Whether g is a box with finite bounds, on which no continuous f is unbounded."""
+    if not (isinstance(g, Bounded) and isinstance(g.bounds, tuple)):
+        return False
+    return all(bool(torch.as_tensor(bound).isfinite().all()) for bound in g.bounds)
