@@ -213,7 +213,7 @@ def series(values, inequality=False, y=1.0):
     window = UpdateWindow({"b": 1}, torch.tensor([True]) if inequality else None)
     for value in values:
         r = torch.tensor([value])
-        window.add(r, r.clamp(min=0) if inequality else r, torch.tensor([y]))
+        window.add(r, r.clamp(min=0) if inequality else r, torch.tensor([y]), torch.ones(1))
     return window
 
 

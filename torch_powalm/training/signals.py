@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from torch_powalm.dual import DualState
 from torch_powalm.functional import violation
 from torch_powalm.result import ConstraintWarning
-from torch_powalm.training.automatic_units import AutomaticUnits
+from torch_powalm.training.automatic_units import MOVE, AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.update_schedule import UpdateSchedule
-from torch_powalm.training.update_window import STREAK, UpdateWindow
+from torch_powalm.training.update_window import STREAK, UpdateWindow, sample
 
 IDLE = 2000  # steps without an update
 FEW = 10  # updates in a run
@@ -31,6 +31,7 @@ UNUSED = 100  # results of augment() waiting for backward()
 
 _WEAK = 0.01  # pull of a block relative to the whole gradient
 _STRONG = 3.0  # pull of a block relative to that of the loss in the first steps
+_CANCEL = 0.5  # whole gradient relative to the pulls of blocks that cancel each other
 _BRISK = 0.5  # learning rate at which a violation must fall, relative to the largest so far
 _DRAWS = 3  # random vectors in a measurement of a block's sensitivity
 _RELATIVE, _ABSOLUTE = 0.01, 1e-3  # default tolerance, with and without measured units
@@ -116,7 +117,8 @@ class Signals:
         self._k = k
         self._lr.append(max(float(group.get("lr", 1.0)) for group in self._base.param_groups))
         self._lr_max = max(self._lr_max, self._lr[-1])
-        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y)
+        x = sample([] if self._blocks.sharded else self._blocks.params)
+        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y, x)
         lasting = [
             n for n in self._blocks.sizes if self._window.is_lasting(n, self.default_tolerance(n))
         ]
@@ -154,7 +156,10 @@ class Signals:
         if sum(int(mask.sum()) for mask in stuck.values()) < 2:
             return before
         if self._units.steps:
-            held = all(self._pull(n, r) > _STRONG * self._units.loss_pull(n) for n in stuck)
+            pulls = {name: self._pull(name, r) for name in pushed}
+            held = all(pulls[n] > _STRONG * self._units.loss_pull(n) for n in stuck)
+            cancel = self._epoch.gradient_norm < _CANCEL * sum(pulls.values())
+            held &= cancel or window.move() >= MOVE  # else the steps are too short to tell
         else:  # the pull of the loss is not known: wait for more evidence
             held = window.is_at_rest(stuck)
         return tuple(pushed) if held else before

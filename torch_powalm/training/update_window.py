@@ -8,6 +8,7 @@ from torch import Tensor
 UPDATES = 16  # remembered
 STREAK = 10  # consecutive updates after which a state counts as lasting
 ENTRIES = 1000  # remembered per block, evenly spaced
+PARAMETERS = 100  # entries remembered per parameter, about
 
 _FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
 _REST = 0.995  # the same where less is known about the loss
@@ -37,12 +38,21 @@ class UpdateWindow:
         self.values = torch.zeros(0, end, dtype=torch.float64)
         self.y = self.values
         self.violations = self.values  # |A| and max(B, 0)
+        self.x: Tensor | None = None  # some parameters
 
-    def add(self, r: Tensor, excess: Tensor, y: Tensor) -> None:
-        """Add an update: r, its violated part, and the multipliers afterwards."""
+    def add(self, r: Tensor, excess: Tensor, y: Tensor, x: Tensor) -> None:
+        """Add an update: r, its violated part, the multipliers afterwards, some parameters."""
+        self.x = x[None] if self.x is None else torch.cat([self.x[1 - UPDATES :], x[None]])
         self.values = torch.cat([self.values[1 - UPDATES :], self._cut(r)[None]])
         self.violations = torch.cat([self.violations[1 - UPDATES :], self._cut(excess).abs()[None]])
         self.y = torch.cat([self.y[1 - UPDATES :], self._cut(y)[None]])
+
+    def move(self) -> float:
+        """Return how far the parameters have moved in a streak, relative to their length."""
+        if self.x is None or self.x.numel() == 0:
+            return 0.0
+        moved = torch.linalg.vector_norm(self.x[-1] - self.x[-STREAK:][0])
+        return float(moved / torch.linalg.vector_norm(self.x[-1]))
 
     def is_lasting(self, name: str, tolerance: float) -> bool:
         """Whether a block has been violated at every update of a streak and has not improved."""
@@ -101,6 +111,12 @@ class UpdateWindow:
     def _cut(self, vector: Tensor) -> Tensor:
         """Return the remembered entries of a vector like r, on the CPU."""
         return vector.detach()[self.kept.to(vector.device)].to("cpu", torch.float64)
+
+
+def sample(params: Iterable[Tensor]) -> Tensor:
+    """Return some entries of every parameter, on the CPU."""
+    kept = [p.detach().reshape(-1)[:: max(1, p.numel() // PARAMETERS)] for p in params]
+    return torch.cat([p.to("cpu", torch.float32) for p in kept]) if kept else torch.empty(0)
 
 
 def _falls_little(found: Tensor) -> Tensor:
