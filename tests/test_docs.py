@@ -35,6 +35,16 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
 
 
+def assert_readme_ends_feasible(names):
+    with torch.no_grad():
+        value, _ = names["class_losses"](names["model"](names["x_all"]), names["target_all"])
+    assert value.max() <= 0.35
+    violations = names["constraints"].violations()
+    assert violations["unit_rows"].max < 0.01
+    assert violations["budget"].max == 0.0
+    assert names["optimizer"].report().feasible
+
+
 def test_every_block_runs_as_printed(tmp_path, capsys):
     first, solve = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     blocks = [first, *re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL), solve]
@@ -42,13 +52,12 @@ def test_every_block_runs_as_printed(tmp_path, capsys):
     names = {"path": tmp_path / "state.pt"}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
+        if block is first:
+            assert_readme_ends_feasible(names)
     assert names["equation"].violations()["poisson"].max < 0.005 * torch.pi**2
     zeros = (names["sparse"][0].weight == 0).float().mean()
     assert 0.4 <= zeros < 1
     printed = capsys.readouterr().out
-    records = re.findall(r"update (\d+): \|A\| (\S+), beta", printed)
-    assert [int(k) for k, _ in records] == list(range(1, 21))
-    assert float(records[-1][1]) < 0.3 * float(records[0][1])
     assert "status            converged" in printed
     assert names["problem"].residuals(names["solution"].x, names["solution"].y).primal <= 1e-4
 
