@@ -78,6 +78,7 @@ class Signals:
         self._pending: list[str] = []  # signals between two updates
         self._window: UpdateWindow | None = None
         self._k = 0  # index of the last update
+        self._measured: dict[str, tuple[int, float]] = {}  # update and J_b, without automatic units
         self._repeats = 0  # consecutive steps with an unused result of augment()
         self._patience = IDLE  # steps without an update before a signal
 
@@ -114,6 +115,7 @@ class Signals:
         self._patience = max(IDLE, 3 * self._epoch.steps)
         if self._window is None or k != self._k + 1:  # the first update, or a loaded state
             self._window = UpdateWindow(self._blocks.sizes, self._blocks.inequality)
+            self._measured = {}
         self._k = k
         self._lr.append(max(float(group.get("lr", 1.0)) for group in self._base.param_groups))
         self._lr_max = max(self._lr_max, self._lr[-1])
@@ -178,12 +180,16 @@ class Signals:
             return self._units.reach(name) / self._units.move(name)
         if self._blocks.sharded or name not in {block.name for block in self._blocks.static}:
             return math.inf
+        k, known = self._measured.get(name, (-STREAK, math.inf))
+        if self._k - k < STREAK:
+            return known
         units = AutomaticUnits(_DRAWS, 1.0, False)
         with torch.enable_grad():
             value = {name: self._blocks.static_values()[name]}
             for _ in range(_DRAWS):
                 units.measure_blocks(self._blocks, value, None)
-        return max(units.change[name])
+        self._measured[name] = self._k, max(units.change[name])
+        return self._measured[name][1]
 
     def _batch_names(self) -> list[str]:
         return [block.name for block in self._blocks.batch]
@@ -195,4 +201,4 @@ class Signals:
         self._told.add(kind)
         self._pending.append(f"{kind}: {', '.join(names)}")
         quoted = ", ".join(repr(name) for name in names)
-        warnings.warn(_MESSAGES[kind].format(quoted, *details), ConstraintWarning, stacklevel=5)
+        warnings.warn(_MESSAGES[kind].format(quoted, *details), ConstraintWarning, stacklevel=6)
