@@ -1,11 +1,14 @@
 """Inspection: what a user can ask an optimizer; none of it changes the training."""
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from torch_powalm.result import TrainingResiduals
+from torch_powalm.functional import norm
+from torch_powalm.result import DualRecord, TrainingResiduals, Violation
 from torch_powalm.training.feasibility import Tolerance
 from torch_powalm.training.history import History
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol
@@ -72,6 +75,12 @@ class Inspection(OptimizerProtocol):
         if not self.dual.started:
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
         return self.blocks.split(y.clone())
+
+    def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
+        """Return a record of violations without an update."""
+        primal = math.hypot(*[v.norm for v in violations.values()])
+        dual = self.dual
+        return DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
 
     @torch.no_grad()
     def residuals(self) -> TrainingResiduals:

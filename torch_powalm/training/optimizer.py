@@ -20,10 +20,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import norm, violation
+from torch_powalm.functional import violation
 from torch_powalm.prox import Proximable
-from torch_powalm.result import DualRecord, Violation
-from torch_powalm.training import state_dict as powalm_state
+from torch_powalm.result import DualRecord
 from torch_powalm.training.augmented_gradient import AugmentedGradient
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.base_step import initializes_state, search, searches
@@ -33,16 +32,16 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.handover import hand_over
-from torch_powalm.training.inspection import Inspection
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate
+from torch_powalm.training.state_dict import SavedMultipliers
 from torch_powalm.training.update_schedule import UpdateSchedule
 
 
-class PowerALMOptimizer(Inspection):
+class PowerALMOptimizer(SavedMultipliers):
     """Wraps a torch optimizer so that training solves min loss(x) s.t. A(x) = 0, B(x) ≤ 0.
 
     Args:
@@ -97,8 +96,7 @@ class PowerALMOptimizer(Inspection):
     ) -> None:
         super().__init__(base)
         automatic = beta_1 is None
-        if sigma_1 is None:
-            sigma_1 = 1.0 if automatic else 10.0
+        sigma_1 = (1.0 if automatic else 10.0) if sigma_1 is None else sigma_1
         self.dual = DualState(
             nu=nu,
             beta_1=1.0 if beta_1 is None else beta_1,
@@ -109,8 +107,7 @@ class PowerALMOptimizer(Inspection):
             y_max=y_max,
             sufficient_decrease=sufficient_decrease,
         )
-        if updates is None:
-            updates = "auto" if automatic else "epoch"
+        updates = ("auto" if automatic else "epoch") if updates is None else updates
         # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
         searching = isinstance(base, torch.optim.LBFGS)
         self.schedule = UpdateSchedule(updates, total_steps, searching)
@@ -252,36 +249,11 @@ class PowerALMOptimizer(Inspection):
         return record
 
     def set_length(self, total_steps: int, *, manual: bool = False) -> None:
-        """Tell the length of the run before its first step, as the Lightning callback does.
-
-        Args:
-            total_steps: number of steps of the run, ≥ 1.
-            manual: whether the caller decides alone when multipliers are updated.
-        """
+        """Tell the length of the run before its first step; `manual` ends automatic updates."""
         self.schedule.set_length(total_steps, manual)
         if self.units.steps and not self.units.pull:
             self.units.set_steps(self.schedule.measuring_steps)
 
-    def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
-        """Return a record of violations without an update."""
-        primal = math.hypot(*[v.norm for v in violations.values()])
-        dual = self.dual
-        return DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
-
     def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
-        """Continue with another base, as LBFGS after Adam; only the returned optimizer may step.
-
-        Multipliers, units, sums of the epoch and counters are kept.
-        """
+        """Continue with another base and all state; only the returned optimizer may step."""
         return hand_over(self, base)
-
-    def powalm_state_dict(self) -> dict[str, Any]:
-        """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
-        return powalm_state.save(self._stateful())
-
-    def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        return powalm_state.prepare_load(state, self._stateful())
-
-    def _stateful(self) -> powalm_state.Parts:
-        parts = self.constraints, self.blocks.ready(), self.dual, self.epoch
-        return powalm_state.Parts(*parts, self.units, self.estimate, self.gradient.window)

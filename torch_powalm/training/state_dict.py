@@ -9,6 +9,7 @@ from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block import Tally
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.inspection import Inspection
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate, Track
 
@@ -70,3 +71,22 @@ def prepare_load(state: Mapping[str, Any], parts: Parts) -> Callable[[], None]:
         parts.window.clear()
 
     return load
+
+
+class SavedMultipliers(Inspection):
+    """The part of PowerALMOptimizer that saves and loads our part of its state."""
+
+    constraints: ConstraintRegistry
+    units: AutomaticUnits
+    estimate: RunningEstimate
+
+    def powalm_state_dict(self) -> dict[str, Any]:
+        """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
+        return save(self._stateful())
+
+    def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        return prepare_load(state, self._stateful())
+
+    def _stateful(self) -> Parts:
+        parts = self.constraints, self.blocks.ready(), self.dual, self.epoch
+        return Parts(*parts, self.units, self.estimate, self.gradient.window)
