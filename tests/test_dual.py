@@ -360,7 +360,9 @@ def test_a_state_is_restored_with_the_settings_of_another_one():
     one.start(vector(1.0, 2.0), BOTH[:2])
     one.update(vector(0.5, 1.0))
     settings = state(sigma="paper", sufficient_decrease=0.9)
-    two = settings.restored(one.state_dict(), BOTH[:2], None)
+    two = settings.fresh()
+    two.start(one.y, BOTH[:2])
+    two.load_state_dict(one.state_dict())
     assert not settings.started
     assert two.started
     assert (two.k, two.beta) == (one.k, one.beta)
@@ -372,7 +374,7 @@ def test_a_state_that_was_not_started_is_restored_as_a_fresh_one():
     used = state()
     used.start(vector(1.0, 2.0))
     used.update(vector(0.5, 1.0))
-    again = used.restored({"y": None}, None, None)
+    again = used.fresh()
     assert not again.started
     assert again.y.shape == (0,)
     assert (again.beta, again.k) == (again.beta_1, 1)

@@ -67,7 +67,9 @@ def training() -> tuple[Callable[[], None], PowerALMOptimizer]:
     constraints.equality("unit_rows", lambda: model[0].weight.square().sum(1) - 1)
     constraints.inequality("budget", lambda: model[2].weight.abs().sum() - 100.0)
     constraints.inequality("class_loss", size=10)
-    optimizer = PowerALMOptimizer(torch.optim.Adam(model.parameters()), constraints, nu=0.8)
+    optimizer = PowerALMOptimizer(
+        torch.optim.Adam(model.parameters()), constraints, nu=0.8, beta_1=0.1
+    )
     x, target = torch.randn(50, 20), torch.arange(50) % 10
 
     def step() -> None:
