@@ -16,6 +16,7 @@ block or the loss by a constant changes s_b, β and y, but not the training.
 import copy
 import math
 import statistics
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
+from torch_powalm.result import ConstraintWarning
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
@@ -52,8 +54,8 @@ class AutomaticUnits:
         self.sizes: dict[str, list[float]] = {}  # ‖x_b‖
         self.insistence = Insistence()
         self._reached: dict[str, list[int]] = {}  # indices of x_b among the parameters
-        # torch.compile may forbid a second backward through a batch. Then one step carries only
-        # the gradient of this block, and the base does not step.
+        # torch.compile and FSDP2 do not allow a second backward through a batch. Then one step
+        # carries only the gradient of this block, and the base does not step.
         self.pending: str | None = None
         self._measured_alone: set[str] = set()
 
@@ -87,6 +89,9 @@ class AutomaticUnits:
             if name in self._measured_alone or self.pending is not None:
                 continue
             seen = self.change.setdefault(name, [])
+            if ranks is not None and blocks.sharded:  # FSDP2 keeps these graphs from its shards
+                self.pending = name
+                continue
             try:
                 grads = vjp(value, blocks.params, _signs(value, len(seen)), retain_graph=True)
             except RuntimeError as error:
@@ -112,7 +117,9 @@ class AutomaticUnits:
         grads = [p.grad for p in params]
         present = [grad for grad in grads if grad is not None]
         self.change[name] = [sharded_norm(*present) / math.sqrt(size)]
-        self._reached[name] = [i for i, g in enumerate(grads) if g is not None and bool(g.any())]
+        self._reached[name] = [
+            i for i, g in enumerate(grads) if g is not None and sharded_norm(g) > 0
+        ]
         self._measured_alone.add(name)
 
     def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
@@ -182,7 +189,18 @@ class AutomaticUnits:
         if self.steps:
             dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
             scale = self.scales(blocks, r)
+            self._warn_of_idle(blocks.names)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
+
+    def _warn_of_idle(self, names: Sequence[str]) -> None:
+        idle = [repr(name) for name in names if self.scale(name) == 0]
+        if idle:
+            warnings.warn(
+                f"constraints {', '.join(idle)} did not change with the parameters in the first "
+                "steps and will not be enforced; give beta_1, or start where they have a gradient",
+                ConstraintWarning,
+                stacklevel=2,
+            )
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

@@ -68,7 +68,9 @@ class UpdateSchedule:
 
     def is_too_soon(self, steps: int, steps_done: int) -> bool:
         """Whether an update that the user asks for would come too soon after the last one."""
-        return self.updates == "auto" and steps < min(MANY, self.interval(steps_done))
+        if self.updates == "auto":
+            return steps < min(MANY, self.interval(steps_done))
+        return self.updates != "epoch" and steps == 0 < steps_done
 
     def progress(self, steps_done: int) -> float:
         """Return the part of the run that is done; a guess where its length is not known."""

@@ -9,6 +9,7 @@ same training in a single process on the same global batches.
 import datetime
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ from tests.training.distributed.sharded_cases import (
     sharded,
     zoo,
 )
+from torch_powalm import ConstraintWarning
 
 
 def cases(folder):
@@ -92,6 +94,7 @@ def cases(folder):
 def main():
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", ConstraintWarning)  # of runs that are this short
     store = dist.FileStore(str(folder / "store"), 2)
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60)

@@ -14,6 +14,8 @@ from tests.training.distributed.ranks_training import train
 from tests.training.distributed.run_cases import cases
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer, full
 
+# Runs as short as these may be said to have few updates.
+pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
 CASES = cases(Path())
 
 
