@@ -162,11 +162,15 @@ def test_a_block_that_is_asleep_is_said():
     constraints = ConstraintRegistry()
     constraints.inequality("asleep", lambda: torch.relu(p.sum() - 100.0).reshape(1))
     optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.1), constraints, total_steps=50)
-    with pytest.warns(ConstraintWarning, match="constraints 'asleep' did not change with the"):
+
+    def train():
         for _ in range(50):
             optimizer.zero_grad()
             (p - 1).square().sum().backward()
             optimizer.step()
+
+    with pytest.warns(ConstraintWarning, match="constraints 'asleep' did not change with the"):
+        train()
     assert optimizer.dual.scale.tolist() == [0.0]
     assert torch.isfinite(p).all()
     assert p.tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
