@@ -12,6 +12,11 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   Bounds, tolerances, sizes and learning rates of the tasks of both halves were then adjusted, with
   unconstrained and penalty runs only, until training without constraints violates them and they
   can be met.
+- **One rule came later.** The first run of our optimizer on the judgment half was feasible in 140 of
+  210 runs: one task missed by far (Neyman–Pearson, whose loss is easy without the constraint), three
+  by a factor of 1.3 to 3. After that the penalty was made to grow while a violation lasts
+  (`training/insistence.py`). Its constants were not fitted, and the development half does not change,
+  but for this rule the judgment half is no longer unseen.
 - **Feasible** means that at the end of the run (no iterate is selected) every entry of every block
   is within the task's tolerance on all training data, in the task's own units. Rates are those of
   hard decisions.
