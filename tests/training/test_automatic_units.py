@@ -195,6 +195,7 @@ def test_with_given_scales_it_equals_a_loop_written_by_hand():
     longest = optimizer.units.longest
     soft, firm = 10**-0.5, 10**0.5
     y, beta, since = 0.0, soft * unit, 0
+    gain, sizes, sign = 1.0, [], 0.0  # the penalty grows while a violation lasts
     for t in range(1, 201):
         grad = 2 * (q - a)
         c = scale * (q.square().sum().item() - 1)
@@ -206,9 +207,13 @@ def test_with_given_scales_it_equals_a_loop_written_by_hand():
         q = q - 0.05 * grad
         since += 1
         if since >= 5 and t >= 20:
-            c = max(-1.0, min(1.0, scale * (q.square().sum().item() - 1)))
+            c = scale * (q.square().sum().item() - 1)
+            sizes = [*sizes[-5:], abs(c)] if math.copysign(1, c) == sign else [abs(c)]
+            sign = math.copysign(1, c)
+            gain *= 1.2 if len(sizes) > 5 and abs(c) > 0.5 * sizes[0] else 1.0
+            c = max(-1.0, min(1.0, c))
             y += beta * abs(c) ** 0.8 * math.copysign(1, c)
-            beta = soft ** (1 - t / 200) * firm ** (t / 200) * unit
+            beta = soft ** (1 - t / 200) * firm ** (t / 200) * gain * unit
             since = 0
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(scale * y, rel=1e-10)

@@ -215,6 +215,7 @@ class AutomaticUnits:
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements."""
         return {
+            "steps": self.steps,
             "pull": list(self.pull),
             "insistence": self.insistence.state_dict(),
             **{
@@ -226,7 +227,7 @@ class AutomaticUnits:
     def restored(self, state: Mapping[str, Any]) -> "AutomaticUnits":
         """Return units with saved measurements."""
         other = copy.copy(self)
-        other.pull = list(state["pull"])
+        other.steps, other.pull = state["steps"], list(state["pull"])
         other.insistence = Insistence.restored(state["insistence"])
         for key in ("change", "pulls", "sizes"):
             setattr(other, key, {name: list(values) for name, values in state[key].items()})

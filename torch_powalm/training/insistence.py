@@ -1,9 +1,10 @@
-"""Insistence: a penalty that grows while a violation lasts.
+"""Insistence: a penalty that grows while a violation lasts, and falls where it overshoots.
 
 The pull of the loss is measured in the first steps. Where it is stronger later, as behind a loss
 that is easy without the constraint, the multipliers would need too long: they grow by steps of the
 penalty. So the penalty grows from update to update while the violation v stays the same: it points
-where it pointed before, and has not fallen to a half over the last updates.
+where it pointed before, and has not fallen to a half over the last updates. Where equalities change
+their sign from update to update, the penalty is too stiff for the steps of the base, and is halved.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from torch import Tensor
 UPDATES = 5  # a violation lasts if it has been the same for this many updates
 ALIGNED = 0.7  # least cosine between the violations of two updates that are the same
 GROWTH = 1.2  # of the penalty at an update
+DAMPING, LEAST = 0.5, 0.01  # factor of the penalty when an equality has changed its sign
 
 
 class Insistence:
@@ -29,11 +31,11 @@ class Insistence:
         """Look at the scaled violation of an update."""
         size = float(torch.linalg.vector_norm(violation))
         direction = violation / size if size > 0 else None
-        same = (
-            direction is not None
-            and self.last is not None
-            and float(torch.dot(direction, self.last)) >= ALIGNED
-        )
+        known = direction is not None and self.last is not None
+        cosine = float(torch.dot(direction, self.last)) if known else 0.0
+        same = cosine >= ALIGNED
+        if cosine <= -ALIGNED:
+            self.gain = max(LEAST, DAMPING * self.gain)
         self.sizes = [*self.sizes[-UPDATES:], size] if same else [size]
         self.last = direction
         if len(self.sizes) > UPDATES and size > 0.5 * self.sizes[0]:

@@ -225,7 +225,7 @@ class PowerALMOptimizer(SavedMultipliers):
         steps = self.epoch.steps, self.epoch.total_steps
         waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
         if waiting or schedule.is_too_soon(*steps):
-            if not self.epoch.total_steps:
+            if not self.epoch.total_steps and not self.units.change:
                 blocks.epoch_residual(exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})

@@ -72,7 +72,7 @@ def cases(folder):
         "low-precision shards": (low_precision_shards, {}),
         "sharded: all": (sharded, {}),
         "sharded: nu=1.0": (sharded, dict(nu=1.0)),
-        "sharded: automatic": (sharded, dict(beta_1=None, omega=1.0, total_steps=10)),
+        "automatic shards": (sharded, dict(beta_1=None, omega=1.0, total_steps=10)),
         "sharded: uneven": (sharded, dict(uneven=True)),
         "sharded: accumulation": (sharded, dict(accumulate=True)),
         "sharded: clipping": (sharded, dict(clip=True)),

@@ -202,6 +202,14 @@ def test_blocks_of_every_kind_train_on_a_sharded_model(name, outcomes):
     assert int(both[0]["skipped"]) == ("skipped" in name)
 
 
+def test_units_of_batch_blocks_are_measured_on_shards(outcomes):
+    # One step for each batch block measures it alone, so this is not the training of one process.
+    one, other = outcomes("automatic shards")
+    for name, value in one["params"].items():
+        assert torch.equal(value, other["params"][name])
+    assert all(y is None or torch.isfinite(y).all() for y in one["y"].values())
+
+
 def test_a_captured_parameter_that_sharding_replaced_is_said(outcomes):
     for message in outcomes("captured"):
         assert message.startswith("constraint 'rows' must depend on a parameter of the optimizer")
