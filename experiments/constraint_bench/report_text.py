@@ -12,11 +12,11 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   Bounds, tolerances, sizes and learning rates of the tasks of both halves were then adjusted, with
   unconstrained and penalty runs only, until training without constraints violates them and they
   can be met.
-- **One rule came later.** The first run of our optimizer on the judgment half was feasible in 140 of
-  210 runs: one task missed by far (Neyman–Pearson, whose loss is easy without the constraint), three
-  by a factor of 1.3 to 3. After that the penalty was made to grow while a violation lasts
-  (`training/insistence.py`). Its constants were not fitted, and the development half does not change,
-  but for this rule the judgment half is no longer unseen.
+- **Two rules came later.** The first run of our optimizer on the judgment half was feasible in 140
+  of 210 runs: one task missed by far (Neyman–Pearson, whose loss is easy without the constraint),
+  three by a factor of 1.3 to 3. After that the penalty was made to grow while a violation lasts and
+  to fall where it overshoots (`training/insistence.py`), and updates to be at least 20 steps apart.
+  The constants were not fitted to that half, but for these rules it is no longer unseen.
 - **Feasible** means that at the end of the run (no iterate is selected) every entry of every block
   is within the task's tolerance on all training data, in the task's own units. Rates are those of
   hard decisions.
@@ -26,10 +26,8 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   with the same task and seed. Infeasible runs count as infinite in medians and percentiles ("–").
   For PDEs the denominator is at least 0.05, so that an error of 0.003 instead of 0.002 is a regret
   of 2 % and not of 50 %.
-- **Seeds.** Peers have run with one seed so far, in natural units on the judgment half. For seeds and
-  units where only ours has run, its regret is against its own runs in other units, which flatters
-  it; with the peers' seed, in natural units, it is at most 0.5 % on the tasks that it meets
-  but for the Poisson equation (45 %) and, in the development half, the L0 budget (109 %).
+- **Seeds.** One so far. The peers have run in natural units on the judgment half; in other units
+  the regret of ours is against all runs of that seed.
 - **Units.** All constraint values times 1e-3, 1e-2, 1e2 or 1e3, or the loss times 1e-2 or 1e2. SGD
   does not run with the loss in other units, since its learning rate depends on them. Tasks named
   `mixed_units` have one block in 1e3 and one in 1e-4 on top.

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_powalm import ConstraintRegistry, ConstraintWarning, PowerALMOptimizer
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.functional import norm
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
@@ -157,22 +157,16 @@ def test_numbers_that_are_given_switch_the_automatic_off():
     assert optimizer.schedule.updates == "epoch"
 
 
-def test_a_block_that_is_asleep_is_said():
+def test_a_block_without_a_gradient_in_the_first_steps_has_no_weight():
     p = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     constraints = ConstraintRegistry()
     constraints.inequality("asleep", lambda: torch.relu(p.sum() - 100.0).reshape(1))
     optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.1), constraints, total_steps=50)
-
-    def train():
-        for _ in range(50):
-            optimizer.zero_grad()
-            (p - 1).square().sum().backward()
-            optimizer.step()
-
-    with pytest.warns(ConstraintWarning, match="constraints 'asleep' did not change with the"):
-        train()
+    for _ in range(50):
+        optimizer.zero_grad()
+        (p - 1).square().sum().backward()
+        optimizer.step()
     assert optimizer.dual.scale.tolist() == [0.0]
-    assert torch.isfinite(p).all()
     assert p.tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
@@ -189,7 +183,7 @@ def test_with_given_scales_it_equals_a_loop_written_by_hand():
         (p - a).square().sum().backward()
         optimizer.step()
 
-    # By hand: 20 plain steps; then w = s (y + βc̃^ν), y by β at every fifth step, β as κ rises.
+    # By hand: 20 plain steps; then w = s (y + βc̃^ν), y by β at every 20th step, β as κ rises.
     q = start.clone()
     scale, unit = optimizer.units.scale("ball"), optimizer.units.unit
     longest = optimizer.units.longest
@@ -206,9 +200,11 @@ def test_with_given_scales_it_equals_a_loop_written_by_hand():
             grad = grad * min(1.0, longest / norm(grad))
         q = q - 0.05 * grad
         since += 1
-        if since >= 5 and t >= 20:
+        if since >= 20:
             c = scale * (q.square().sum().item() - 1)
+            overshoots = math.copysign(1, c) == -sign and abs(c) > 0.5 * sizes[-1]
             sizes = [*sizes[-5:], abs(c)] if math.copysign(1, c) == sign else [abs(c)]
+            gain = max(0.01, 0.5 * gain) if overshoots else gain
             sign = math.copysign(1, c)
             gain *= 1.2 if len(sizes) > 5 and abs(c) > 0.5 * sizes[0] else 1.0
             c = max(-1.0, min(1.0, c))

@@ -16,7 +16,6 @@ block or the loss by a constant changes s_b, β and y, but not the training.
 import copy
 import math
 import statistics
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
-from torch_powalm.result import ConstraintWarning
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
@@ -189,18 +187,7 @@ class AutomaticUnits:
         if self.steps:
             dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
             scale = self.scales(blocks, r)
-            self._warn_of_idle(blocks.names)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
-
-    def _warn_of_idle(self, names: Sequence[str]) -> None:
-        idle = [repr(name) for name in names if self.scale(name) == 0]
-        if idle:
-            warnings.warn(
-                f"constraints {', '.join(idle)} did not change with the parameters in the first "
-                "steps and will not be enforced; give beta_1, or start where they have a gradient",
-                ConstraintWarning,
-                stacklevel=2,
-            )
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

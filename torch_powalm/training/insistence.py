@@ -4,7 +4,8 @@ The pull of the loss is measured in the first steps. Where it is stronger later,
 that is easy without the constraint, the multipliers would need too long: they grow by steps of the
 penalty. So the penalty grows from update to update while the violation v stays the same: it points
 where it pointed before, and has not fallen to a half over the last updates. Where equalities change
-their sign from update to update, the penalty is too stiff for the steps of the base, and is halved.
+their sign from one update to the next and do not fall to a half, the penalty is too stiff for the
+steps of the base, and is halved.
 """
 
 from collections.abc import Mapping
@@ -27,14 +28,15 @@ class Insistence:
         self.sizes: list[float] = []  # norms of the last violations, as long as they are the same
         self.last: Tensor | None = None  # direction of the last violation
 
-    def follow(self, violation: Tensor) -> None:
-        """Look at the scaled violation of an update."""
+    def follow(self, violation: Tensor, damps: bool) -> None:
+        """Look at the scaled violation of an update; `damps` lets the penalty fall."""
         size = float(torch.linalg.vector_norm(violation))
         direction = violation / size if size > 0 else None
-        known = direction is not None and self.last is not None
-        cosine = float(torch.dot(direction, self.last)) if known else 0.0
+        cosine = 0.0
+        if direction is not None and self.last is not None:
+            cosine = float(torch.dot(direction, self.last))
         same = cosine >= ALIGNED
-        if cosine <= -ALIGNED:
+        if damps and cosine <= -ALIGNED and size > 0.5 * self.sizes[-1]:
             self.gain = max(LEAST, DAMPING * self.gain)
         self.sizes = [*self.sizes[-UPDATES:], size] if same else [size]
         self.last = direction

@@ -236,7 +236,8 @@ class PowerALMOptimizer(SavedMultipliers):
                 self.gradient.start(r)
             growth = None
             if dual.scale is not None and self.units.steps:
-                self.units.insistence.follow(violation(r * dual.scale, blocks.inequality))
+                damps = not isinstance(self.base, torch.optim.LBFGS)  # which has no momentum
+                self.units.insistence.follow(violation(r * dual.scale, blocks.inequality), damps)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
             record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
         else:

@@ -215,12 +215,12 @@ AUTOMATIC = dict(beta_1=None, omega=1.0, total_steps=20)
 
 
 EQUAL = {
-    "automatic": dict(epochs=7, **AUTOMATIC),
-    "automatic, uneven": dict(epochs=7, uneven=True, **AUTOMATIC),
-    "automatic, momentum": dict(epochs=7, base=momentum, **AUTOMATIC),
-    "automatic, accumulation": dict(epochs=18, accumulate=True, **AUTOMATIC),
-    "automatic, window": dict(epochs=18, accumulate=True, window=True, **AUTOMATIC),
-    "automatic, scaler and clipping": dict(epochs=7, scaler=True, clip=True, **AUTOMATIC),
+    "automatic": dict(epochs=15, **AUTOMATIC),
+    "automatic, uneven": dict(epochs=15, uneven=True, **AUTOMATIC),
+    "automatic, momentum": dict(epochs=15, base=momentum, **AUTOMATIC),
+    "automatic, accumulation": dict(epochs=45, accumulate=True, **AUTOMATIC),
+    "automatic, window": dict(epochs=45, accumulate=True, window=True, **AUTOMATIC),
+    "automatic, scaler and clipping": dict(epochs=15, scaler=True, clip=True, **AUTOMATIC),
     **{f"{kind} nu={nu}": dict(blocks=(kind,), nu=nu) for kind in ALL for nu in (0.7, 1.0)},
     **{f"all nu={nu}": dict(nu=nu) for nu in (0.7, 1.0)},
     "all, each block its norm": dict(coupling="block"),
