@@ -27,8 +27,8 @@ def test_a_run_of_known_length_has_forty_updates(total):
     assert 38 <= len(updates_of(UpdateSchedule("auto", total), total)) <= 50
 
 
-def test_a_short_run_has_an_update_every_twenty_steps():
-    assert updates_of(UpdateSchedule("auto", 200), 200) == list(range(20, 201, 20))
+def test_a_short_run_has_an_update_every_ten_steps():
+    assert updates_of(UpdateSchedule("auto", 200), 200) == list(range(10, 201, 10))
 
 
 def test_a_run_of_many_epochs_is_updated_once_an_epoch():
@@ -76,7 +76,7 @@ def test_an_update_that_comes_too_soon_changes_nothing():
         optimizer.zero_grad()
         p.square().sum().backward()
         optimizer.step()
-    assert optimizer.dual.k == 3  # updates after 20 and 40 steps
+    assert optimizer.dual.k == 5  # an update after the measuring steps, then every ten steps
     k, y = optimizer.dual.k, optimizer.dual.y.clone()
     record = optimizer.update_multipliers()
     assert record.sigma == 0.0

@@ -3,7 +3,8 @@
 import math
 
 UPDATES = 40  # in a run of known length
-FEW = 20  # fewest steps between updates: a base with momentum follows within ten or twenty
+FEW = 10  # fewest steps between updates in such a run: the memory of a base with momentum 0.9
+MANY = 20  # steps after which an update never comes too soon
 SHARE = 20  # without a known length, an update comes after 1/SHARE of the steps so far
 LONG = 2000  # without a known length, a run counts as nearly done after this many steps
 MEASURING = 20  # first steps, which measure the units
@@ -59,7 +60,7 @@ class UpdateSchedule:
             return 1
         if self.total_steps is not None:
             return max(FEW, self.total_steps // UPDATES)
-        return max(FEW, steps_done // SHARE)
+        return max(MANY, steps_done // SHARE)
 
     def is_due(self, steps: int, steps_done: int) -> bool:
         """Whether an update is due inside of `step`, this many steps after the last one."""
@@ -68,7 +69,7 @@ class UpdateSchedule:
     def is_too_soon(self, steps: int, steps_done: int) -> bool:
         """Whether an update that the user asks for would come too soon after the last one."""
         if self.updates == "auto":
-            return steps < min(FEW, self.interval(steps_done))
+            return steps < min(MANY, self.interval(steps_done))
         return self.updates != "epoch" and steps == 0 < steps_done
 
     def progress(self, steps_done: int) -> float:
