@@ -21,6 +21,7 @@ from torch_powalm.training.automatic_units import MOVE, AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.insistence import LEAST
 from torch_powalm.training.update_schedule import UpdateSchedule
 from torch_powalm.training.update_window import STREAK, UpdateWindow, sample
 
@@ -130,6 +131,8 @@ class Signals:
         swings = [
             n for n in self._blocks.sizes if self._window.oscillates(n, self.default_tolerance(n))
         ]
+        if self._units.steps and self._units.insistence.gain > LEAST:
+            swings = []  # the penalty can still be lowered
         kinds = {"conflicting": self.conflicting, "weak": weak, "oscillating": swings}
         for kind, names in kinds.items():
             if names:
