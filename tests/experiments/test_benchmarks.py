@@ -186,7 +186,8 @@ def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
         found += robust.compare(family, 1, 0, [], [], (1.0,), budget=5.0)  # ours
         tried = robust.trials(family, methods, budget=0.02)
         found += robust.compare(family, 1, 1, tried, methods, (), budget=0.02)  # peers
-    assert {row["method"] for row in found} > {"ours ν = 1"}
+    others = {row["method"] for row in found} - {"ours ν = 1"}
+    assert bool(others) == bool(methods)  # alpaqa is not installed everywhere
     own = [row["own_status"] for row in found if row["method"] == "ours ν = 1"]
     assert own.count("converged") >= len(own) - 1
     write_csv(results / "robust.csv", found, robust.COLUMNS)
