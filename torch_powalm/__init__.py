@@ -1,6 +1,9 @@
 """Constrained training and constrained optimization by the power augmented Lagrangian method."""
 
 from torch_powalm import prox, solvers, solving, training
+from torch_powalm.certification.certificate import Certificate, CertifiedEntry
+from torch_powalm.certification.certify import certify
+from torch_powalm.certification.kinds import Mean, Rates
 from torch_powalm.dual import DualState
 from torch_powalm.result import (
     ConstraintWarning,
@@ -32,21 +35,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BestFeasible",
+    "Certificate",
+    "CertifiedEntry",
     "ConstraintRegistry",
     "ConstraintReport",
     "ConstraintWarning",
     "DualRecord",
     "DualState",
     "History",
+    "Mean",
     "MultiplierState",
     "OuterRecord",
     "PowerALMOptimizer",
     "Problem",
+    "Rates",
     "Residuals",
     "Solution",
     "Status",
     "TrainingResiduals",
     "Violation",
+    "certify",
     "check_checkpoint",
     "full",
     "last_checkpoint",

@@ -11,19 +11,19 @@ from torch import Tensor
 from torch_powalm.dual_settings import check_settings
 from torch_powalm.functional import (
     augmented_lagrangian,
-    decaying_step,
-    dual_step,
     eliminate_slack,
     norm,
+    rescale,
     scaled_add,
-    shorten,
     slack_stiffness,
+    step_size,
     stiffness,
     violation,
 )
 from torch_powalm.result import DualRecord
 
 _BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite
+_RUNNING = ("y", "beta", "k", "start_norm", "last_norm")  # the entries of a state dict
 
 
 class DualState:
@@ -69,8 +69,7 @@ class DualState:
 
         self.started, self.beta, self.k = False, self.beta_1, 1
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
-        self.y = torch.empty(0)  # one entry per constraint once started
-        self._y = self.y  # y / scale
+        self.y = self._y = torch.empty(0)  # one entry per constraint once started; _y = y / scale
         self.far = math.inf  # beyond this norm of the scaled violations, the force is constant
         self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
@@ -116,18 +115,15 @@ class DualState:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         if not self.started:
             return torch.zeros_like(r) if math.isfinite(norm(r)) else None
-        scaled = r if self.scale is None else shorten(r * self.scale, self.inequality, self.far)
+        r, _ = rescale(r, self.scale, self.inequality, self.far)
         parts = []
-        for y, r_g, lower in self._split(scaled):
+        for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
             if not math.isfinite(r_norm):
                 return None
             c = slack_stiffness(r_g, r_norm, lower, self.beta, self.nu)
             parts.append(scaled_add(y, r_g, c))
-        w = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if self._w_min is not None:
-            w = torch.maximum(w, self._w_min)
-        return w if self.scale is None else w * self.scale
+        return self._in_user_units(parts)
 
     def value_and_weight(self, r: Tensor) -> tuple[float, Tensor] | None:
         """Return `value` and `weight`, sharing one norm; None if not finite."""
@@ -144,23 +140,19 @@ class DualState:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         if not self.started:
             return 0.0
-        scaled = r if self.scale is None else r * self.scale
-        near = shorten(scaled, self.inequality, self.far)
+        near, q = rescale(r, self.scale, self.inequality, self.far)
         value = sum(
             augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
             for g, r_g in zip(self.groups, self._pieces(near), strict=True)
         )
-        if near is not scaled and (w := self.weight(r)) is not None:
-            value += torch.dot(
-                w, r - r * (near / scaled).nan_to_num()
-            ).item()  # linear beyond `far`
+        if q < 1 and (w := self.weight(r)) is not None:
+            value += (1 - q) * torch.dot(w, r).item()  # linear beyond `far`
         return value
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        return math.hypot(
-            *(norm(r_i) for r_i in self._pieces(r if self.scale is None else r * self.scale))
-        )
+        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        return math.hypot(*map(norm, self._pieces(r)))
 
     def update(
         self, r: Tensor, *, hold: float | None = None, growth: float | None = None
@@ -177,40 +169,27 @@ class DualState:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
             self._advance(hold)
             return record
-        scaled = r if self.scale is None else shorten(r * self.scale, self.inequality, self.far)
-        pieces = self._pieces(scaled)
+        A_norm = norm(violation(r, self.inequality))
+        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        pieces = self._pieces(r)
         norms = [norm(r_i) for r_i in pieces]
-        r_norm = math.hypot(*norms)
-        step_norm = math.hypot(*(n_i**self.nu for n_i in norms))
+        r_norm, step_norm = math.hypot(*norms), math.hypot(*(n_i**self.nu for n_i in norms))
         self.start_norm = self.start_norm or step_norm
-        sigma = self._dual_step(step_norm)
+        sigma = step_size(self.sigma, self.sigma_1, self.beta, self.start_norm, step_norm, self.k)
         if self.sigma == "pi":
-            pieces = [scaled[g] for g in self.groups]
+            pieces = [r[g] for g in self.groups]
             norms = [norm(r_i) for r_i in pieces]
         parts = [
             scaled_add(self._y[g], r_i, sigma * stiffness(n_i, 1.0, self.nu))
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
-        y = torch.cat(parts)
-        if self._w_min is not None:
-            y = torch.maximum(y, self._w_min)
-        A_norm, beta, k = norm(violation(r, self.inequality)), self.beta, self.k
-
-        y = y if self.scale is None else y * self.scale
-        self._move(y.clamp(-self.y_max, self.y_max))
+        self._move(self._in_user_units(parts).clamp(-self.y_max, self.y_max))
+        record = DualRecord(self.k, A_norm, self.beta, sigma, norm(self.y))
         enough = self.sufficient_decrease
         grows = enough is None or r_norm > enough * self.last_norm
         self._advance((self.omega if growth is None else growth) if grows else 1.0)
         self.last_norm = r_norm
-        return DualRecord(k, A_norm, beta, sigma, norm(self.y))
-
-    def _dual_step(self, step_norm: float) -> float:
-        """Return σ by the rule."""
-        if self.sigma == "penalty":
-            return self.beta
-        if self.sigma == "paper":
-            return dual_step(self.sigma_1, self.start_norm, step_norm, self.k)
-        return decaying_step(self.sigma_1, self.k) if self.sigma == "sqrt" else self.sigma_1
+        return record
 
     def _advance(self, growth: float) -> None:
         self.beta = min(growth * self.beta, self.beta_max, _BETA_LIMIT)
@@ -218,13 +197,7 @@ class DualState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running values; the settings belong to the constructor."""
-        return {
-            "y": self.y,
-            "beta": self.beta,
-            "k": self.k,
-            "start_norm": self.start_norm,
-            "last_norm": self.last_norm,
-        }
+        return {name: getattr(self, name) for name in _RUNNING}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the running values of another state of the same size."""
@@ -249,6 +222,13 @@ class DualState:
             self._y = torch.where(self.scale > 0, y / self.scale, 0.0)
         if self.inequality is not None:
             self._lower = torch.where(self.inequality, -self._y, -math.inf)
+
+    def _in_user_units(self, parts: list[Tensor]) -> Tensor:
+        """Return multipliers in the user's units, ≥ 0 for inequalities, from the scaled groups."""
+        w = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self._w_min is not None:
+            w = torch.maximum(w, self._w_min)
+        return w if self.scale is None else w * self.scale
 
     def _split(self, r: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Return the parts of y, r and `_lower` that have their own norm."""

@@ -145,12 +145,33 @@ def violation(r: Tensor, inequality: Tensor | bool | None) -> Tensor:
     return positive if inequality is True else torch.where(inequality, positive, r)
 
 
-def shorten(r: Tensor, inequality: Tensor | None, far: float) -> Tensor:
-    """Return r times min(1, far / ‖(A, max(B, 0))‖), so that a far violation pulls no harder."""
-    if far == math.inf:
-        return r
-    distance = norm(violation(r, inequality))
-    return r * (far / distance) if far < distance < math.inf else r
+def rescale(
+    r: Tensor, scale: Tensor | None, inequality: Tensor | None, far: float
+) -> tuple[Tensor, float]:
+    """Return q s r and q = min(1, far / ‖s (A, max(B, 0))‖): a far violation pulls no harder.
+
+    Args:
+        r: values of the constraints.
+        scale: factors s of the entries; None for 1, and then q is 1 too.
+        inequality: mask of the entries that are inequalities; None if none is.
+        far: norm of the scaled violations beyond which the penalty grows linearly.
+    """
+    if scale is None:
+        return r, 1.0
+    r = r * scale
+    distance = norm(violation(r, inequality)) if far < math.inf else 0.0
+    return (r * (far / distance), far / distance) if far < distance < math.inf else (r, 1.0)
+
+
+def step_size(
+    rule: str, sigma_1: float, beta: float, start_norm: float, step_norm: float, k: int
+) -> float:
+    """Step size σ of the k-th multiplier update under a rule of `DualState`."""
+    if rule == "penalty":
+        return beta
+    if rule == "paper":
+        return dual_step(sigma_1, start_norm, step_norm, k)
+    return decaying_step(sigma_1, k) if rule == "sqrt" else sigma_1
 
 
 def dual_step(sigma_1: float, start_norm: float, step_norm: float, k: int) -> float:

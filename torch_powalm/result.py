@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class ConstraintWarning(UserWarning):
@@ -232,7 +229,7 @@ class Solution:
             f"seconds           {self.seconds:.3f}"
         )
 
-    def plot(self) -> Axes:
+    def plot(self) -> Any:
         """Both residuals against gradient calls on a log axis; needs matplotlib."""
         import matplotlib.pyplot as plt
 

@@ -129,7 +129,8 @@ def test_a_long_training_keeps_its_tensors(monkeypatch, tmp_path):
     [
         (lambda: gevp(0, n=50), 400),
         (lambda: qp(0, n=20, m=4), 2000),
-        (lambda: clustering(torch.randn(60, 3, generator=torch.Generator().manual_seed(0))), 4000),
+        # ν = 1 takes 2,900 to 6,500 gradients when x_1 changes in its last digit.
+        (lambda: clustering(torch.randn(60, 3, generator=torch.Generator().manual_seed(0))), 8000),
     ],
     ids=["gevp", "qp", "clustering"],
 )

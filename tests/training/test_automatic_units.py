@@ -113,6 +113,29 @@ def test_a_training_does_not_depend_on_units(kinds, manual, length):
         assert difference(v_too, v) < 1e-6
 
 
+def test_the_inexactness_rule_does_not_depend_on_units():
+    """Updates come at the same steps, whatever the units of constraint and loss."""
+    found = {}
+    for factor, loss_factor in ((1.0, 1.0), (1e-3, 1e4), (1e4, 1e-3)):
+        x = nn.Parameter(torch.tensor([2.0, -1.0], dtype=torch.float64))
+        constraints = ConstraintRegistry()
+        constraints.equality("unit", lambda f=factor, x=x: f * (x.square().sum() - 1))
+        base = torch.optim.Adam([x], lr=1e-2, eps=0.0)
+        optimizer = PowerALMOptimizer(base, constraints, updates="epoch", total_steps=300)
+        steps = []
+        for t in range(300):
+            optimizer.zero_grad()
+            (loss_factor * (x - 1).square().sum()).backward()
+            optimizer.step()
+            if optimizer.should_update(lam=0.5):
+                optimizer.update_multipliers()
+                steps.append(t)
+        found[factor] = steps
+    assert found[1e-3] == found[1e4] == found[1.0]
+    assert 3 <= len(found[1.0]) < 200
+    assert found[1.0][0] >= 20  # not before the units are known
+
+
 def test_sgd_does_not_depend_on_the_units_of_constraints():
     _, W, _, _ = run(KINDS, base="sgd")
     for factor in (1e-6, 1e6):

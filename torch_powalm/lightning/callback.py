@@ -30,7 +30,8 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         epochs: number of epochs between updates. If no rule is given, the optimizer's own rule
             decides, which knows the length of the run from the trainer.
         steps: number of optimizer steps between updates.
-        lam: update when the running norm of the augmented gradient is at most lam/β.
+        lam: update when the running norm of the augmented gradient is at most lam/β, in measured
+            units unless beta_1 was given (`PowerALMOptimizer.should_update`).
         eps_A: stop if ‖(A, max(B, 0))‖ is at most this at an update (and eps_phi holds, if given).
         eps_phi: stop if the running gradient norm is at most this at an update (and eps_A holds).
         clip_total: let the trainer clip the total gradient, not only that of the augmented loss.
@@ -102,8 +103,10 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
             warnings.warn("checkpoint has no multipliers; they start from 0", stacklevel=2)
         total = trainer.estimated_stepping_batches
         for optimizer in self._optimizers:
-            if optimizer.schedule.total_steps is None and 1 <= total < math.inf:
-                optimizer.set_length(int(total), manual=self._manual)
+            known = optimizer.schedule.total_steps
+            if known is None and 1 <= total < math.inf:
+                known = int(total)
+            optimizer.set_length(known, manual=self._manual)
         # If a checkpoint was saved between the last batch and the end of an epoch, Lightning
         # resumes with the next epoch and skips the hooks of the end: run the update that it skips.
         if self._saved_epoch < trainer.current_epoch:

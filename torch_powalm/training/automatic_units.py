@@ -176,17 +176,28 @@ class AutomaticUnits:
         kappa = math.exp((1 - progress) * math.log(SOFT) + progress * math.log(FIRM))
         return kappa * self.insistence.gain * self.unit
 
+    def inverse_penalty(self, dual: DualState) -> float:
+        """Return 1/β in the measured units, with the pull of the loss as unit of gradients.
+
+        0 as long as the penalty is not known.
+        """
+        if not self.steps:
+            return 1 / dual.beta
+        return _median(self.pull) * self.unit / dual.beta if dual.started else 0.0
+
     def scales(self, blocks: BlockVector, r: Tensor) -> Tensor:
-        """Return the factors of all entries of r."""
+        """Return the factors of all entries of r: given, measured, or 1."""
         sizes = blocks.sizes.items()
-        return torch.cat([r.new_full((size,), self.scale(name)) for name, size in sizes])
+        scales = {
+            n: blocks.given.get(n) or (self.scale(n) if self.steps else 1.0) for n, _ in sizes
+        }
+        return torch.cat([r.new_full((size,), scales[name]) for name, size in sizes])
 
     def start(self, dual: DualState, blocks: BlockVector, r: Tensor) -> None:
         """Start the multipliers, in the measured units if there are any."""
-        scale = None
+        scale = self.scales(blocks, r) if self.steps or blocks.given else None
         if self.steps:
             dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
-            scale = self.scales(blocks, r)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
 
     def restored_dual(

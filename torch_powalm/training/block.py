@@ -31,6 +31,7 @@ class Block:
         from_statistics: function of the summed statistics of a batch block.
         latest: whether the latest step stands for a batch block instead of an average.
         model: the argument of `fn`; None if it takes none.
+        scale: factor of the values in the penalty; None if it is to be measured.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Block:
     from_statistics: Callable[[Tensor], Tensor] | None
     latest: bool = False
     model: Any = None
+    scale: float | None = None
 
     def evaluate(self, model: Any = None) -> Any:
         """Call the function, on another model if given; without a graph if grad is disabled.

@@ -15,6 +15,7 @@ from torch_powalm.result import Violation
 from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import Block
 from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
+from torch_powalm.training.given_units import given_scales
 from torch_powalm.training.optimizer_protocol import check_params
 from torch_powalm.training.registry import ConstraintRegistry
 
@@ -31,6 +32,7 @@ class BlockVector:
         owns: names of the blocks; None for all blocks in the registry.
         coupling: "all" (one norm over all blocks) or "block" (one norm each).
         optional: whether there may be no blocks.
+        factors: factors of the blocks in the penalty, by name; None for 1.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class BlockVector:
         owns: Sequence[str] | None,
         coupling: str,
         optional: bool = False,
+        factors: Mapping[str, float] | None = None,
     ) -> None:
         if not isinstance(constraints, ConstraintRegistry):
             got = type(constraints).__name__
@@ -50,13 +53,15 @@ class BlockVector:
             raise TypeError(f"owns must be a sequence of names, got {owns!r}")
         self._base, self._constraints, self._coupling = base, constraints, coupling
         self._owns = None if owns is None else list(owns)
-        self._optional, self._learned, self._handed_over = optional, False, False
+        self._optional, self._factors = optional, factors
+        self._learned, self._handed_over = False, False
         self.static: list[Block] = []  # functions of the parameters
         self.batch: list[Block] = []
         self.sizes: dict[str, int] = {}
         self.static_size = 0
         self.device = torch.device("cpu")
         self.sharded = False  # parameters are split over processes, so values may be too
+        self.given: dict[str, float] = {}  # scales that need no measurement
         self.inequality: Tensor | None = None  # mask of the inequalities; None if there are none
         self.verified = False  # every block is known to depend on a parameter
 
@@ -99,6 +104,7 @@ class BlockVector:
         self.device, self.sharded = params[0].device, any(is_sharded(p) for p in params)
         self.static = [blocks[name] for name in names if blocks[name].fn is not None]
         self.batch = [blocks[name] for name in names if blocks[name].fn is None]
+        self.given = given_scales([blocks[name] for name in names], self._factors)
         with torch.no_grad():
             sizes = {name: len(value) for name, value in self.static_values().items()}
         self.static_size = sum(sizes.values())

@@ -57,9 +57,13 @@ class EpochStatistics:
         epochs: int | None,
         steps_per_epoch: int,
         lam: float | None,
-        beta: float,
+        inverse_penalty: float,
     ) -> bool:
-        """Whether an update is due under exactly one of the rules `steps`, `epochs` and `lam`."""
+        """Whether an update is due under exactly one of the rules `steps`, `epochs` and `lam`.
+
+        The rule `lam` compares the gradient norm with lam times `inverse_penalty`, which is 1/β in
+        the user's units.
+        """
         if [steps, epochs, lam].count(None) != 2:
             raise ValueError(
                 "should_update takes exactly one of steps, epochs and lam, "
@@ -68,7 +72,7 @@ class EpochStatistics:
         if lam is not None:
             if not lam > 0:
                 raise ValueError(f"lam must be positive, got {lam!r}")
-            return self.gradient_norm <= lam / beta
+            return self.gradient_norm <= lam * inverse_penalty
         counts = {"steps": steps, "epochs": epochs, "steps_per_epoch": steps_per_epoch}
         for name, every in counts.items():
             if every is not None and every < 1:

@@ -1,14 +1,11 @@
 """Inspection: what a user can ask an optimizer; none of it changes the training."""
 
-import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from torch_powalm.functional import norm
-from torch_powalm.result import DualRecord, TrainingResiduals, Violation
+from torch_powalm.result import TrainingResiduals
 from torch_powalm.training.feasibility import Tolerance
 from torch_powalm.training.history import History
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol
@@ -17,6 +14,7 @@ from torch_powalm.training.report import ConstraintReport, make_report
 if TYPE_CHECKING:
     from torch_powalm.dual import DualState
     from torch_powalm.training.augmented_gradient import AugmentedGradient
+    from torch_powalm.training.automatic_units import AutomaticUnits
     from torch_powalm.training.block_vector import BlockVector
     from torch_powalm.training.epoch_statistics import EpochStatistics
     from torch_powalm.training.monitor import Monitor
@@ -32,6 +30,7 @@ class Inspection(OptimizerProtocol):
     gradient: "AugmentedGradient"
     monitor: "Monitor"
     prox: "ProxTerms"
+    units: "AutomaticUnits"
 
     def report(self, tolerance: Tolerance | None = None) -> ConstraintReport:
         """Return where every block stands: violation, multiplier, price and status.
@@ -66,8 +65,11 @@ class Inspection(OptimizerProtocol):
             epochs: number of epochs between updates, of `steps_per_epoch` steps each.
             steps_per_epoch: for `epochs`, usually len(loader).
             lam: due when the running norm of the augmented gradient is at most lam/β (Algorithm 1).
+                With measured units, the norm is relative to that of the loss in the first steps,
+                and β to its unit, so that lam has no units; never due while they are measured.
         """
-        return self.epoch.is_due(steps, epochs, steps_per_epoch, lam, self.dual.beta)
+        inverse_penalty = self.units.inverse_penalty(self.dual)
+        return self.epoch.is_due(steps, epochs, steps_per_epoch, lam, inverse_penalty)
 
     def multipliers(self) -> dict[str, Tensor]:
         """Return y by block: the price, in loss, of one unit of each entry; 0 before they start."""
@@ -75,12 +77,6 @@ class Inspection(OptimizerProtocol):
         if not self.dual.started:
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
         return self.blocks.split(y.clone())
-
-    def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
-        """Return a record of violations without an update."""
-        primal = math.hypot(*[v.norm for v in violations.values()])
-        dual = self.dual
-        return DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
 
     @torch.no_grad()
     def residuals(self) -> TrainingResiduals:

@@ -6,11 +6,11 @@ One training step from top to bottom, and the file of each part:
                           loss with the gradient of loss + ⟨w, A⟩      augmented_gradient.py
     step()                parameter-only blocks: p.grad += J_Aᵀ w      augmented_gradient.py
                           step of the base, then prox                  optimizer_protocol.py, prox/
-    update_multipliers()  residual r of the epoch                      block_vector.py
-                          y += σ∇φ(r), β ← ωβ; a record for the log    dual.py
+    update_multipliers()  residual r of the epoch                      multiplier_update.py
+                          y += σ∇φ(r), β ← ωβ                          dual.py
+                          a record for the history                     monitor.py
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,9 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import violation
 from torch_powalm.prox import Proximable
-from torch_powalm.result import DualRecord
 from torch_powalm.training.augmented_gradient import AugmentedGradient
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.base_step import initializes_state, search, searches
@@ -31,24 +29,25 @@ from torch_powalm.training.block import BatchValue
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.given_units import Penalty, largest_penalty, penalty_factors
 from torch_powalm.training.handover import hand_over
 from torch_powalm.training.monitor import Monitor
+from torch_powalm.training.multiplier_update import MultiplierUpdate
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate
-from torch_powalm.training.state_dict import SavedMultipliers
 from torch_powalm.training.update_schedule import UpdateSchedule
 
 
-class PowerALMOptimizer(SavedMultipliers):
+class PowerALMOptimizer(MultiplierUpdate):
     """Wraps a torch optimizer so that training solves min loss(x) s.t. A(x) = 0, B(x) ≤ 0.
 
     Args:
         base: the optimizer that takes the steps.
         constraints: the blocks A and B.
         nu: exponent of the penalty, in (0, 1]; 1 is the classical method, smaller is sharper.
-        beta_1: first penalty β, > 0.
+        beta_1: first penalty β, > 0, or a mapping with one for every block. None measures it.
         omega: growth of β at every multiplier update, ≥ 1.
         sigma: dual step, "penalty" (σ = β) or "paper" (starts at sigma_1 and keeps y bounded).
         sigma_1: first dual step of the rule "paper", ≥ 0.
@@ -56,6 +55,9 @@ class PowerALMOptimizer(SavedMultipliers):
         y_max: largest absolute multiplier.
         sufficient_decrease: in (0, 1): β grows only if the residual has not fallen by this factor.
         coupling: "all" (one norm over all blocks, as in the paper) or "block" (one norm each).
+        updates: when multipliers move: "auto" (inside `step`), "epoch" (only when you call
+            `update_multipliers`) or a number of steps; by default "auto", or "epoch" with beta_1.
+        total_steps: length of the run in steps, if known; "auto" spreads its updates over it.
         prox: convex terms by parameter; their prox is applied after each step, with the group's lr.
         owns: names of the blocks that belong to this optimizer; None for all.
         on_nonfinite: what to do with a value or gradient that is not finite: "raise", or "skip"
@@ -78,7 +80,7 @@ class PowerALMOptimizer(SavedMultipliers):
         constraints: ConstraintRegistry,
         *,
         nu: float = 0.8,
-        beta_1: float | None = None,
+        beta_1: Penalty = None,
         omega: float = 1.0,
         sigma: str = "penalty",
         sigma_1: float | None = None,
@@ -99,7 +101,7 @@ class PowerALMOptimizer(SavedMultipliers):
         sigma_1 = (1.0 if automatic else 10.0) if sigma_1 is None else sigma_1
         self.dual = DualState(
             nu=nu,
-            beta_1=1.0 if beta_1 is None else beta_1,
+            beta_1=largest_penalty(beta_1),
             omega=omega,
             sigma=sigma,
             sigma_1=sigma_1,
@@ -116,7 +118,9 @@ class PowerALMOptimizer(SavedMultipliers):
         self.estimate = RunningEstimate(automatic and not searching)
         self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
         self.constraints = constraints
-        self.blocks = BlockVector(base, constraints, owns, coupling, optional=bool(prox))
+        self.blocks = BlockVector(
+            base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)
+        )
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
         self.prox = ProxTerms(prox or {}, base)
@@ -214,46 +218,6 @@ class PowerALMOptimizer(SavedMultipliers):
         """Clear the gradients, and forget the batches they came from."""
         super().zero_grad(set_to_none)
         self.gradient.window.forget_done()
-
-    @torch.no_grad()
-    def update_multipliers(self, **exact: Tensor) -> DualRecord:
-        """Update y and β from the current residual, and start a new epoch.
-
-        Batch blocks use the averages of the epoch, or the exact values passed here by name.
-        """
-        blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
-        steps = self.epoch.steps, self.epoch.total_steps
-        waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
-        if waiting or schedule.is_too_soon(*steps):
-            if not self.epoch.total_steps and not self.units.change:
-                blocks.epoch_residual(exact)  # raises if a batch is missing
-            found = self.constraints.violations()
-            return self._record({name: found[name] for name in blocks.names})
-        r = blocks.epoch_residual(exact)
-        violations = blocks.violations(r)
-        if self.gradient.is_finite(r):
-            if not dual.started:
-                self.gradient.start(r)
-            growth = None
-            if dual.scale is not None and self.units.steps:
-                damps = not isinstance(self.base, torch.optim.LBFGS)  # which has no momentum
-                self.units.insistence.follow(violation(r * dual.scale, blocks.inequality), damps)
-                growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
-            record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
-        else:
-            record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
-            self.epoch.count_skipped()
-        record = self.monitor.after_update(record, r)
-        latest = blocks.split(r)
-        self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
-        self.epoch.restart()
-        return record
-
-    def set_length(self, total_steps: int, *, manual: bool = False) -> None:
-        """Tell the length of the run before its first step; `manual` ends automatic updates."""
-        self.schedule.set_length(total_steps, manual)
-        if self.units.steps and not self.units.pull:
-            self.units.set_steps(self.schedule.measuring_steps)
 
     def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
         """Continue with another base and all state; only the returned optimizer may step."""

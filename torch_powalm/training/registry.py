@@ -4,25 +4,21 @@ A block depends on parameters only (a function) or on the batch (its value is pa
 `PowerALMOptimizer.augment`, or to `observe` outside of training).
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, TypeVar, overload
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_powalm.result import Violation
 from torch_powalm.training.batch_window import Tallies
-from torch_powalm.training.block import BatchValue, Block, ConstraintFn, check_samples, tally
+from torch_powalm.training.block import BatchValue, check_samples, tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import full
-from torch_powalm.training.registration_checks import check_arguments, check_name
-
-F = TypeVar("F", bound=ConstraintFn)
-Statistics = Callable[[Tensor], Tensor]
+from torch_powalm.training.registration import Registration
 
 
-class ConstraintRegistry:
+class ConstraintRegistry(Registration):
     """Constraints by name, in the order of registration.
 
     Give a function without arguments for a block that depends on parameters only, and a size for
@@ -38,65 +34,11 @@ class ConstraintRegistry:
     """
 
     def __init__(self) -> None:
-        self.blocks: dict[str, Block] = {}
+        super().__init__()
         self._epoch: Tallies = {}  # batch blocks, since the last multiplier update
         self._latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
         self._seen: dict[str, Tensor] = {}  # entries of batch blocks in any batch before that
         self._observed: Tallies = {}  # batch blocks, since the last take_observed()
-        self.owners: dict[str, object] = {}  # set by `claim`
-
-    @overload
-    def equality(self, name: str, fn: F, *, model: Any = None) -> F: ...
-    @overload
-    def equality(
-        self, name: str, *, size: int, from_statistics: Statistics | None = None, latest: bool = ...
-    ) -> None: ...
-    @overload
-    def equality(self, name: str, *, model: Any = None) -> Callable[[F], F]: ...
-    def equality(
-        self,
-        name: str,
-        fn: Any = None,
-        *,
-        size: int | None = None,
-        from_statistics: Statistics | None = None,
-        latest: bool = False,
-        model: Any = None,
-    ) -> Any:
-        """Register A(x) = 0.
-
-        Args:
-            name: a Python identifier, not yet taken.
-            fn: function without arguments, or of `model`; leave it out for a batch block or as a
-                decorator.
-            size: number of entries of a batch block.
-            from_statistics: maps the sum of additive statistics to the constraint's value.
-            latest: for a batch block that is the same in every batch, as on a fixed grid: use its
-                value at the latest step instead of an average over steps.
-            model: the model that is passed to `fn`; `violations(model=...)` passes another one.
-        """
-        return self._register(Block(name, False, fn, size, from_statistics, latest, model))
-
-    @overload
-    def inequality(self, name: str, fn: F, *, model: Any = None) -> F: ...
-    @overload
-    def inequality(
-        self, name: str, *, size: int, from_statistics: Statistics | None = None, latest: bool = ...
-    ) -> None: ...
-    @overload
-    def inequality(self, name: str, *, model: Any = None) -> Callable[[F], F]: ...
-    def inequality(
-        self,
-        name: str,
-        fn: Any = None,
-        *,
-        size: int | None = None,
-        from_statistics: Statistics | None = None,
-        latest: bool = False,
-        model: Any = None,
-    ) -> Any:
-        """Register B(x) ≤ 0, with the arguments of `equality`."""
-        return self._register(Block(name, True, fn, size, from_statistics, latest, model))
 
     @torch.no_grad()
     def values(self, *, model: Any = None) -> dict[str, Tensor]:
@@ -231,19 +173,3 @@ class ConstraintRegistry:
         if not self.blocks:
             return "ConstraintRegistry()"
         return "\n".join(["ConstraintRegistry(", *(f"  {b}" for b in self.blocks.values()), ")"])
-
-    def _register(self, block: Block) -> Any:
-        name = block.name
-        check_name(name)
-        if name in self.blocks:
-            raise ValueError(f"constraint {name!r} is already registered")
-        if self.owners:
-            raise RuntimeError(
-                f"cannot register {name!r}: the registry is in use by an optimizer; "
-                "register constraints before its first step"
-            )
-        check_arguments(block)
-        if block.fn is None and block.size is None:
-            return lambda decorated: self._register(replace(block, fn=decorated))
-        self.blocks[name] = block
-        return block.fn

@@ -28,12 +28,12 @@ class UpdateSchedule:
             )
         self.updates, self.searches = updates, searches
         self.total_steps: int | None = None
-        if total_steps is not None:
-            self.set_length(total_steps)
+        self.set_length(total_steps)
 
-    def set_length(self, total_steps: int, manual: bool = False) -> None:
-        """Set the length of the run; `manual` ends automatic updates."""
-        if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
+    def set_length(self, total_steps: int | None, manual: bool = False) -> None:
+        """Set the length of the run, None if not known; `manual` ends automatic updates."""
+        given = isinstance(total_steps, int) and not isinstance(total_steps, bool)
+        if total_steps is not None and not (given and total_steps >= 1):
             raise ValueError(f"total_steps must be None or a positive integer, got {total_steps!r}")
         self.total_steps = total_steps
         if manual:

@@ -1,0 +1,49 @@
+"""Prices in a report, against finite differences and a known answer."""
+
+import pytest
+import torch
+from torch import nn
+
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+
+TARGET = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64)
+
+
+def solve(base, units, total=1.0, cap=0.2):
+    """Train min ½‖x − TARGET‖² s.t. Σ x_i = total, x_1 ≤ cap, x_2 ≤ 50; return loss and report.
+
+    `units` are the factors of the equality, of the first inequality and of the loss.
+    """
+    a, b, c = units
+    x = nn.Parameter(torch.tensor([0.3, 0.1, -0.4], dtype=torch.float64))
+    constraints = ConstraintRegistry()
+    constraints.equality("total", lambda: a * (x.sum() - total))
+    constraints.inequality("cap", lambda: b * (x[0] - cap))
+    constraints.inequality("loose", lambda: x[1] - 50)
+    inner = torch.optim.Adam([x], lr=0.05) if base == "adam" else torch.optim.SGD([x], lr=0.05 / c)
+    optimizer = PowerALMOptimizer(inner, constraints, total_steps=800)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 800)
+    for _ in range(800):
+        optimizer.zero_grad()
+        loss = c / 2 * (x - TARGET).square().sum()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return loss.item(), optimizer.report()
+
+
+@pytest.mark.parametrize(
+    ("base", "units"),
+    [("adam", (1.0, 1.0, 1.0)), ("adam", (1e3, 1e-3, 1e2)), ("sgd", (1e-2, 10.0, 1.0))],
+)
+def test_a_price_is_what_one_unit_of_a_bound_costs_in_loss(base, units):
+    a, b, c = units
+    _, report = solve(base, units)
+    # x = (0.2, 0.05 − 0.4, …): y_total = −0.65 from x_2 and x_3, y_cap = 2 − 0.2 + 0.65.
+    assert report["total"].price == pytest.approx(-0.65 * c / a, rel=1e-4)
+    assert report["cap"].price == pytest.approx(2.45 * c / b, rel=1e-4)
+    assert (report["loose"].status, report["loose"].price) == ("inactive", 0.0)
+    h = 1e-2  # the loss is quadratic in the bounds, so central differences are exact
+    for name, bound, factor in (("total", 1.0, a), ("cap", 0.2, b)):
+        (less, _), (more, _) = (solve(base, units, **{name: bound + s * h}) for s in (-1, 1))
+        assert report[name].price == pytest.approx((less - more) / (2 * h * factor), rel=1e-3)

@@ -1,0 +1,68 @@
+"""MultiplierUpdate: the update of y and β from the residual of the epoch."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm, violation
+from torch_powalm.result import DualRecord, Violation
+from torch_powalm.training.state_dict import SavedMultipliers
+
+if TYPE_CHECKING:
+    from torch_powalm.training.update_schedule import UpdateSchedule
+
+
+class MultiplierUpdate(SavedMultipliers):
+    """The part of PowerALMOptimizer that updates the multipliers."""
+
+    schedule: "UpdateSchedule"
+
+    @torch.no_grad()
+    def update_multipliers(self, **exact: Tensor) -> DualRecord:
+        """Update y and β from the current residual, and start a new epoch.
+
+        Batch blocks use the averages of the epoch, or the exact values passed here by name.
+        """
+        blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
+        steps = self.epoch.steps, self.epoch.total_steps
+        waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
+        if waiting or schedule.is_too_soon(*steps):
+            if not self.epoch.total_steps and not self.units.change:
+                blocks.epoch_residual(exact)  # raises if a batch is missing
+            found = self.constraints.violations()
+            return self._record({name: found[name] for name in blocks.names})
+        r = blocks.epoch_residual(exact)
+        violations = blocks.violations(r)
+        if self.gradient.is_finite(r):
+            if not dual.started:
+                self.gradient.start(r)
+            growth = None
+            if dual.scale is not None and self.units.steps:
+                damps = not isinstance(self.base, torch.optim.LBFGS)  # which has no momentum
+                self.units.insistence.follow(violation(r * dual.scale, blocks.inequality), damps)
+                growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
+            record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
+        else:
+            record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
+            self.epoch.count_skipped()
+        record = self.monitor.after_update(record, r)
+        latest = blocks.split(r)
+        self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
+        self.epoch.restart()
+        return record
+
+    def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
+        """Return a record of violations without an update."""
+        primal = math.hypot(*[v.norm for v in violations.values()])
+        dual = self.dual
+        return DualRecord(dual.k, primal, dual.beta, 0.0, norm(dual.y), violations)
+
+    def set_length(self, total_steps: int | None, *, manual: bool = False) -> None:
+        """Set the length of the run, None if not known; `manual` ends automatic updates."""
+        self.schedule.set_length(total_steps, manual)
+        if self.units.steps and not self.units.pull:
+            self.units.set_steps(self.schedule.measuring_steps)
