@@ -111,6 +111,11 @@ class DualState:
         self.start_norm = math.hypot(*(n_i**self.nu for n_i in norms))
         self.started = True
 
+    def rescale(self, scale: Tensor) -> None:
+        """Change the factors of r; y stays."""
+        self.scale = scale
+        self._move(self.y)
+
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         if not self.started:
@@ -155,15 +160,21 @@ class DualState:
         return math.hypot(*map(norm, self._pieces(r)))
 
     def update(
-        self, r: Tensor, *, hold: float | None = None, growth: float | None = None
+        self,
+        r: Tensor,
+        *,
+        hold: float | None = None,
+        growth: float | None = None,
+        settled: Any = None,
     ) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
         Args:
             r: (A(x), B(x)), finite.
-            hold: keep y and multiply β by this factor, > 0, because the subproblem had no minimizer
-                (a large factor) or must be solved further (at most 1).
+            hold: keep y and multiply β by this factor, > 0: the subproblem had no minimizer (a
+                large factor) or must be solved further (at most 1).
             growth: factor of β in place of omega, > 0.
+            settled: mask of the entries of y that move; None for all.
         """
         if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
@@ -183,7 +194,8 @@ class DualState:
             scaled_add(self._y[g], r_i, sigma * stiffness(n_i, 1.0, self.nu))
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
-        self._move(self._in_user_units(parts).clamp(-self.y_max, self.y_max))
+        y = self._in_user_units(parts).clamp(-self.y_max, self.y_max)
+        self._move(y if settled is None else torch.where(settled, y, self.y))
         record = DualRecord(self.k, A_norm, self.beta, sigma, norm(self.y))
         enough = self.sufficient_decrease
         grows = enough is None or r_norm > enough * self.last_norm

@@ -1,6 +1,7 @@
 """With nothing set, a training does not depend on the units of the constraints or of the loss."""
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -193,46 +194,56 @@ def test_a_block_without_a_gradient_in_the_first_steps_has_no_weight():
     assert p.tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
-def test_with_given_scales_it_equals_a_loop_written_by_hand():
+def test_it_equals_a_loop_written_by_hand():
     torch.manual_seed(0)
     a = torch.randn(6, dtype=torch.float64)
     start = torch.randn(6, dtype=torch.float64)
     p = nn.Parameter(start.clone())
     constraints = ConstraintRegistry()
     constraints.equality("ball", lambda: (p.square().sum() - 1).reshape(1))
-    optimizer = PowerALMOptimizer(torch.optim.SGD([p], 0.05), constraints, nu=0.8, total_steps=200)
+    base = torch.optim.SGD([p], 0.05)
+    optimizer = PowerALMOptimizer(base, constraints, nu=0.8, total_steps=200)
+    schedule = torch.optim.lr_scheduler.LambdaLR(base, lambda t: 1 - t / 250)
     for _ in range(200):
         optimizer.zero_grad()
         (p - a).square().sum().backward()
         optimizer.step()
+        schedule.step()
 
-    # By hand: 20 plain steps; then w = s (y + βc̃^ν), y by β at every tenth step, β as κ rises.
-    q = start.clone()
-    scale, unit = optimizer.units.scale("ball"), optimizer.units.unit
-    longest = optimizer.units.longest
-    soft, firm = 10**-0.5, 10**0.5
-    y, beta, since = 0.0, soft * unit, 0
-    gain, sizes, sign = 1.0, [], 0.0  # the penalty grows while a violation lasts
-    for t in range(1, 201):
+    # By hand: 20 plain steps measure pull, change and move; then w = s (y + βc̃^ν). Every tenth step
+    # takes new medians, and moves y by β unless the violation falls fast. y is in the user's units.
+    q, y, before, due, scale, longest = start.clone(), 0.0, None, False, 0.0, math.inf
+    pulls, changes, rates = [], [], [0.05 * (1 - t / 250) for t in range(200)]
+
+    def units(rate):
+        move = 0.3 * moved * max(rate, 0.1 * 0.05) / statistics.fmean(rates[:20])
+        return statistics.median(pulls) * move, 1 / (statistics.median(changes) * move)
+
+    def force(c):
+        near = max(-1.0, min(1.0, scale * c))
+        return beta * abs(near) ** 0.8 * math.copysign(1, near)
+
+    for t, rate in enumerate(rates):
         grad = 2 * (q - a)
-        c = scale * (q.square().sum().item() - 1)
-        if t > 20:
-            near = max(-1.0, min(1.0, c))
-            w = y + beta * abs(near) ** 0.8 * math.copysign(1, near)
-            grad = grad + scale * w * 2 * q
+        if t < 20 or due:
+            kept = 20 if t < 20 else 4
+            pulls, changes = [*pulls[-kept:], norm(grad)], [*changes[-kept:], 2 * norm(q)]
+            due = False
+        c = q.square().sum().item() - 1
+        if t >= 20:
+            grad = grad + (y + scale * force(c)) * 2 * q
             grad = grad * min(1.0, longest / norm(grad))
-        q = q - 0.05 * grad
-        since += 1
-        if since >= 10 and t >= 20:
-            c = scale * (q.square().sum().item() - 1)
-            overshoots = math.copysign(1, c) == -sign and abs(c) > 0.5 * sizes[-1]
-            sizes = [*sizes[-5:], abs(c)] if math.copysign(1, c) == sign else [abs(c)]
-            gain = max(0.01, 0.5 * gain) if overshoots else gain
-            sign = math.copysign(1, c)
-            gain *= 1.2 if len(sizes) > 5 and abs(c) > 0.5 * sizes[0] else 1.0
-            c = max(-1.0, min(1.0, c))
-            y += beta * abs(c) ** 0.8 * math.copysign(1, c)
-            beta = soft ** (1 - t / 200) * firm ** (t / 200) * gain * unit
-            since = 0
+        q = q - rate * grad
+        if t == 19:
+            moved, longest = norm(q - start), 3 * statistics.median(pulls)
+            beta = 10**-0.5 * units(rate)[0]
+        if t % 10 == 9 and t >= 19:
+            c = q.square().sum().item() - 1
+            unit, scale = units(rate)
+            if before is None or c * before < 0 or abs(c) >= 0.7 * abs(before):
+                y += scale * force(c)
+            beta = 10 ** ((t + 1) / 200 - 0.5) * unit
+            before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)
-    assert optimizer.dual.y.item() == pytest.approx(scale * y, rel=1e-10)
+    assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
+    assert abs(c) < 1e-3

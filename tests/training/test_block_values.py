@@ -41,14 +41,15 @@ def test_a_residual_by_autograd_is_evaluated_where_gradients_are_off(mode):
     torch.testing.assert_close(value, residual().detach(), rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:constraints 'poisson' oscillate")  # as the rate is constant
 @pytest.mark.parametrize(
-    "settings", [{"total_steps": 600}, {"beta_1": 1.0}], ids=["automatic", "given"]
+    "settings", [{"total_steps": 800}, {"beta_1": 1.0}], ids=["automatic", "given"]
 )
 def test_a_poisson_residual_as_a_block_of_the_parameters_trains(settings):
     net, constraints, _ = pinn()
     optimizer = PowerALMOptimizer(optim.Adam(net.parameters(), lr=5e-3), constraints, **settings)
     before = constraints.violations()["poisson"].norm
-    for step in range(600):
+    for step in range(settings.get("total_steps", 600)):
         optimizer.zero_grad()
         loss = 1e-3 * sum(p.square().sum() for p in net.parameters())
         loss.backward()

@@ -42,9 +42,9 @@ class Trace:
     def longest(self):
         """The longest path to the first formula on it: calls, counted from the user's."""
         formulas = {name for name in vars(torch_powalm.functional) if name[0] != "_"}
-        first = [
-            path[: next(i for i, n in enumerate(path) if n in formulas) + 1] for path in self.paths
-        ]
+        # A step in a few also measures units; that is not on the way to the formula.
+        paths = [p for p in self.paths if not any(n.startswith("measure_") for n in p)]
+        first = [path[: next(i for i, n in enumerate(path) if n in formulas) + 1] for path in paths]
         return max(first, key=len)
 
 

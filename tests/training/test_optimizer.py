@@ -260,6 +260,7 @@ def test_a_minimum_with_multipliers_is_reached():
         assert optimizer.dual.y.tolist() == pytest.approx([0.5, 3.0], abs=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:constraints in 'norm', 'batch' contradict")  # near this start
 def test_nothing_grows_with_the_number_of_steps():
     p = parameter(0.5, 0.5)
     constraints = ConstraintRegistry()

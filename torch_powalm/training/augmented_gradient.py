@@ -90,8 +90,8 @@ class AugmentedGradient:
             with torch.no_grad():
                 static = blocks.evaluate()
         r = blocks.join(static, A_batch)
-        if self.units.measuring:
-            self.units.measure_blocks(blocks, blocks.split_batch(A_batch), self.ranks)
+        if self.units.measuring or self.units.due_batch:
+            self.units.measure_batch(loss, blocks, blocks.split_batch(A_batch), self.ranks)
         if not self.dual.started:
             self.start(r)
         w = self.dual.weight(r)
@@ -124,8 +124,10 @@ class AugmentedGradient:
             self.check_ranks()
             blocks.mark_verified()
         A_static, r = self.residual(batch)
-        if self.units.measuring:
-            return self._measure(r)
+        if self.units.measuring or self.units.due_static:
+            self.units.measure_static(blocks)
+            if self.units.measuring:
+                return self.is_finite(r)
         if not self.dual.started:
             self.start(r)
         w = self.dual.weight(r)
@@ -139,12 +141,6 @@ class AugmentedGradient:
         """Start the multipliers at the first finite r, once the units are known."""
         if not self.units.measuring and not self.epoch.warming and self.is_finite(r):
             self.units.start(self.dual, self.blocks, r)
-
-    def _measure(self, r: Tensor) -> bool:
-        """Measure the parameter-only blocks instead of adding their gradient."""
-        with torch.enable_grad():
-            self.units.measure_blocks(self.blocks, self.blocks.static_values(), None)
-        return self.is_finite(r)
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""
@@ -185,6 +181,7 @@ class AugmentedGradient:
                 return now  # prox terms without constraints
             if self.units.measuring:
                 if units is not None:
+                    units.follow_rate(self.blocks.rate)
                     units.measure_pull(now, params)
             elif now > self.units.longest:
                 for grad in grads:

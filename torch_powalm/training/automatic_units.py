@@ -1,9 +1,8 @@
-"""AutomaticUnits: measures the units in which constraints and loss are comparable.
+"""AutomaticUnits: the units in which constraints and loss are comparable.
 
-Over the first steps, which train the plain loss, two lengths are measured for each block b, over
-the parameters x_b that it depends on: the pull of the loss G_b = ‖∇loss‖, and the change
-J_b = ‖J_bᵀz‖/√m of the block's m entries, where z is a vector of random signs. With their medians,
-and with the length δ_b of a substantial move of these parameters,
+The first steps train the plain loss and measure, for each block b, the pull G_b of the loss, the
+change J_b of the block by a move, and the length δ_b of the move that the base made in these steps
+(`unit_measurements.py`). With their medians,
 
     c_b / (J_b δ_b)     is 1 where a move by δ_b can remove the violation c_b
     U_b = G_b δ_b       is what such a move costs in loss
@@ -11,6 +10,10 @@ and with the length δ_b of a substantial move of these parameters,
 The block is scaled by s_b = √(U_b/U)/(J_b δ_b), with U = max U_b, and the penalty starts at κU, so
 that each block pulls κ times as strongly as the loss where its violation is J_b δ_b. Multiplying a
 block or the loss by a constant changes s_b, β and y, but not the training.
+
+Each update takes new medians, since all three change during a run: a rate's proxy saturates, a loss
+that was easy becomes hard, and moves are proportional to the learning rate. y is a price in the
+user's units and stays.
 """
 
 import copy
@@ -25,110 +28,46 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
-from torch_powalm.training.distributed.sharded_tensors import sharded_norm
-from torch_powalm.training.insistence import Insistence
-from torch_powalm.training.vector_jacobian import vjp
+from torch_powalm.training.unit_measurements import UnitMeasurements
 
-MOVE = 0.1  # δ_b relative to ‖x_b‖
+ROOM = 0.3  # part of the moves of the base that a block may claim
+MOVE = 0.1  # δ_b relative to ‖x_b‖, where no move was measured
 LONGEST = 3.0  # longest gradient relative to that of the loss, for a base that follows its length
+FAST = 0.7  # a violation falls fast if an update finds less than this part of the one before
+SLOWEST = 0.1  # learning rates below this part of the largest count as this part
 LEAST = 0.01  # U_b relative to U, for a block on parameters that the loss hardly uses
+_LISTS = ("change", "pulls", "sizes", "reached")
 SOFT, FIRM = 10**-0.5, 10**0.5  # κ at the start and at the end of a run
 
 
-class AutomaticUnits:
-    """Scales of the blocks and the penalty, from measurements over the first steps.
+class AutomaticUnits(UnitMeasurements):
+    """Scales of the blocks and the penalty, from measurements.
 
     Args:
         steps: number of measuring steps; 0 if nothing is measured.
         sigma_1: first dual step, in multiples of the first penalty.
         follows_length: whether steps of the base are proportional to the gradient, as with SGD.
+        remeasures: whether the units follow the run; not with a base that searches (LBFGS).
     """
 
-    def __init__(self, steps: int, sigma_1: float, follows_length: bool) -> None:
-        self.steps, self.sigma_1, self.follows_length = steps, sigma_1, follows_length
-        self.pull: list[float] = []  # ‖∇loss‖ over all parameters, at each step
-        self.change: dict[str, list[float]] = {}  # J_b
-        self.pulls: dict[str, list[float]] = {}  # G_b
-        self.sizes: dict[str, list[float]] = {}  # ‖x_b‖
-        self.insistence = Insistence()
-        self._reached: dict[str, list[int]] = {}  # indices of x_b among the parameters
-        # torch.compile and FSDP2 do not allow a second backward through a batch. Then one step
-        # carries only the gradient of this block, and the base does not step.
-        self.pending: str | None = None
-        self._measured_alone: set[str] = set()
-
-    @property
-    def measuring(self) -> bool:
-        """Whether scales and penalty are not known yet."""
-        return len(self.pull) < self.steps
+    def __init__(
+        self, steps: int, sigma_1: float, follows_length: bool, remeasures: bool = True
+    ) -> None:
+        super().__init__(steps)
+        self.sigma_1, self.follows_length, self.remeasures = sigma_1, follows_length, remeasures
+        self.used: dict[str, float] = {}  # the scales in use
+        self.due_batch = self.due_static = False  # whether the next step measures these blocks
+        self.before: Tensor | None = None  # r at the last update
 
     def set_steps(self, steps: int) -> None:
         """Set the number of measuring steps."""
         self.steps = steps
 
-    def set_base(self, steps: int, follows_length: bool) -> None:
+    def set_base(self, steps: int, follows_length: bool, remeasures: bool) -> None:
         """Continue with another base; units that are known stay as they are."""
         if self.measuring:
             self.steps = steps
-        self.follows_length = follows_length
-
-    def measure_blocks(
-        self, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks | None
-    ) -> None:
-        """Measure J_b of some blocks whose values carry a graph.
-
-        Args:
-            blocks: all blocks, and the parameters.
-            values: values of the blocks, by name.
-            ranks: the ranks that average the gradients of these blocks; None if their gradients
-                are the same on all ranks.
-        """
-        for name, value in values.items():
-            if name in self._measured_alone or self.pending is not None:
-                continue
-            seen = self.change.setdefault(name, [])
-            if ranks is not None and blocks.sharded:  # FSDP2 keeps these graphs from its shards
-                self.pending = name
-                continue
-            try:
-                grads = vjp(value, blocks.params, _signs(value, len(seen)), retain_graph=True)
-            except RuntimeError as error:
-                if "donated" not in str(error):
-                    raise
-                self.pending = name
-                continue
-            present = [grad for grad in grads if grad is not None]
-            if ranks is not None and ranks.size > 1:
-                present = ranks.averages(present)
-            seen.append(sharded_norm(*present) / math.sqrt(len(value)))
-            self._reached[name] = [i for i, grad in enumerate(grads) if grad is not None]
-
-    def probe(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the weight of the batch blocks with which backward measures the pending block."""
-        return torch.cat(
-            [_signs(v, 0) if name == self.pending else 0 * v.detach() for name, v in values.items()]
-        )
-
-    def measure_pending(self, size: int, params: Sequence[Tensor]) -> None:
-        """Measure J_b of the pending block of this size, whose gradient is in .grad."""
-        name, self.pending = str(self.pending), None
-        grads = [p.grad for p in params]
-        present = [grad for grad in grads if grad is not None]
-        self.change[name] = [sharded_norm(*present) / math.sqrt(size)]
-        self._reached[name] = [
-            i for i, g in enumerate(grads) if g is not None and sharded_norm(g) > 0
-        ]
-        self._measured_alone.add(name)
-
-    def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
-        """Measure G_b and ‖x_b‖, given the norm of the gradient of the loss in .grad."""
-        self.pull.append(gradient_norm)
-        for name, indices in self._reached.items():
-            reached = [params[i] for i in indices]
-            grads = [p.grad for p in reached if p.grad is not None]
-            self.pulls.setdefault(name, []).append(sharded_norm(*grads))
-            size = sharded_norm(*[p.detach() for p in reached])
-            self.sizes.setdefault(name, []).append(size)
+        self.follows_length, self.remeasures = follows_length, remeasures
 
     @property
     def longest(self) -> float:
@@ -142,7 +81,14 @@ class AutomaticUnits:
         return LONGEST * _median(self.pull) or math.inf
 
     def move(self, name: str) -> float:
-        """Return δ_b; parameters that start at 0 have moved as far as they are long."""
+        """Return δ_b: a part of d_b, at the present learning rate."""
+        rate = statistics.fmean(self.rates) if self.rates else 0.0
+        if self.moves.get(name, 0.0) > 0 and rate > 0:
+            return ROOM * self.moves[name] * max(self.rate, SLOWEST * self.peak) / rate
+        return self.substantial_move(name)
+
+    def substantial_move(self, name: str) -> float:
+        """Return a tenth of ‖x_b‖, or how far it has grown for parameters that start at 0."""
         first, last = self.sizes[name][0], self.sizes[name][-1]
         return max(MOVE * last, abs(last - first)) or MOVE
 
@@ -154,9 +100,13 @@ class AutomaticUnits:
         """Return U_b."""
         return self.loss_pull(name) * self.move(name)
 
+    def sensitivity(self, name: str) -> float:
+        """Return J_b."""
+        return _median(self.change.get(name, []))
+
     def reach(self, name: str) -> float:
-        """Return J_b δ_b, the violation that a move by δ_b can remove; 0 if none was measured."""
-        return _median(self.change[name]) * self.move(name) if name in self.sizes else 0.0
+        """Return what a substantial move changes of a block; 0 if nothing was measured."""
+        return self.sensitivity(name) * self.substantial_move(name) if name in self.sizes else 0.0
 
     @property
     def unit(self) -> float:
@@ -165,7 +115,7 @@ class AutomaticUnits:
 
     def scale(self, name: str) -> float:
         """Return s_b; 0 for a block that no move of the parameters has changed."""
-        change = _median(self.change.get(name, []))
+        change = self.sensitivity(name)
         if not change > 0:
             return 0.0
         share = max(self.cost(name) / self.unit, LEAST)
@@ -174,7 +124,7 @@ class AutomaticUnits:
     def beta(self, progress: float) -> float:
         """Return the penalty after a part of the run: soft at its start, firm at its end."""
         kappa = math.exp((1 - progress) * math.log(SOFT) + progress * math.log(FIRM))
-        return kappa * self.insistence.gain * self.unit
+        return kappa * self.unit
 
     def inverse_penalty(self, dual: DualState) -> float:
         """Return 1/β in the measured units, with the pull of the loss as unit of gradients.
@@ -188,17 +138,62 @@ class AutomaticUnits:
     def scales(self, blocks: BlockVector, r: Tensor) -> Tensor:
         """Return the factors of all entries of r: given, measured, or 1."""
         sizes = blocks.sizes.items()
-        scales = {
-            n: blocks.given.get(n) or (self.scale(n) if self.steps else 1.0) for n, _ in sizes
-        }
+        scales = {n: blocks.given.get(n) or (self.used[n] if self.steps else 1.0) for n, _ in sizes}
         return torch.cat([r.new_full((size,), scales[name]) for name, size in sizes])
 
     def start(self, dual: DualState, blocks: BlockVector, r: Tensor) -> None:
         """Start the multipliers, in the measured units if there are any."""
+        if self.steps and not self.used:
+            if self.at and self.steps > 1 and not blocks.sharded:
+                self.measure_moves(blocks.params)
+            self._take(blocks)
         scale = self.scales(blocks, r) if self.steps or blocks.given else None
         if self.steps:
             dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
+
+    def renew(self, dual: DualState, blocks: BlockVector) -> None:
+        """At an update, take the units measured since the last one; the next step measures."""
+        if self.remeasures and not blocks.sharded:
+            self._take(blocks)
+            dual.rescale(self.scales(blocks, dual.y))
+
+    def _take(self, blocks: BlockVector) -> None:
+        self.used = {name: self.scale(name) for name in blocks.sizes}
+        again = self.remeasures and not blocks.sharded
+        self.due_batch, self.due_static = (
+            again and bool(blocks.batch),
+            again and bool(blocks.static),
+        )
+
+    def measure_batch(
+        self, loss: Tensor, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks
+    ) -> None:
+        """Measure the batch blocks and, once multipliers have started, the pull of the loss."""
+        self.measure_blocks(blocks, values, ranks)
+        if self.due_batch:
+            self.due_batch = False
+            self.measure_loss(loss, blocks, ranks)
+
+    def measure_static(self, blocks: BlockVector) -> None:
+        """Measure the parameter-only blocks, before their gradient is added to .grad."""
+        with torch.enable_grad():
+            self.measure_blocks(blocks, blocks.static_values(), None)
+        if self.due_static:
+            self.due_static = False
+            if not blocks.batch:
+                self.measure_pull(0.0, blocks.params)
+
+    def settled(self, r: Tensor, inequality: Tensor | None) -> Tensor | None:
+        """Return which entries of y move: not where a violation is falling fast already.
+
+        There the penalty is removing it, and a multiplier that grew all the same would overshoot.
+        """
+        before, self.before = self.before, r.clone()
+        if before is None or not self.remeasures:
+            return None
+        falling = (r * before > 0) & (r.abs() < FAST * before.abs())
+        return ~(falling if inequality is None else falling & ((r > 0) | ~inequality))
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector
@@ -215,19 +210,25 @@ class AutomaticUnits:
         return {
             "steps": self.steps,
             "pull": list(self.pull),
-            "insistence": self.insistence.state_dict(),
-            **{
-                key: {name: list(values) for name, values in getattr(self, key).items()}
-                for key in ("change", "pulls", "sizes")
-            },
+            "used": dict(self.used),
+            "at": list(self.at),
+            "moves": dict(self.moves),
+            "rates": [self.rate, self.peak, *self.rates],
+            "due": [self.due_batch, self.due_static],
+            "before": self.before,
+            "alone": sorted(self.alone),
+            **{key: {name: list(x) for name, x in getattr(self, key).items()} for key in _LISTS},
         }
 
     def restored(self, state: Mapping[str, Any]) -> "AutomaticUnits":
         """Return units with saved measurements."""
         other = copy.copy(self)
         other.steps, other.pull = state["steps"], list(state["pull"])
-        other.insistence = Insistence.restored(state["insistence"])
-        for key in ("change", "pulls", "sizes"):
+        other.used, other.at, other.before = dict(state["used"]), list(state["at"]), state["before"]
+        other.moves = dict(state["moves"])
+        other.rate, other.peak, *other.rates = state["rates"]
+        (other.due_batch, other.due_static), other.alone = state["due"], set(state["alone"])
+        for key in _LISTS:
             setattr(other, key, {name: list(values) for name, values in state[key].items()})
         return other
 
@@ -239,10 +240,3 @@ class AutomaticUnits:
 def _median(lengths: Sequence[float]) -> float:
     """Return the median of the lengths that are positive and finite; 0 if none is."""
     return statistics.median([x for x in lengths if 0 < x < math.inf] or [0.0])
-
-
-def _signs(value: Tensor, index: int) -> Tensor:
-    """Return random signs that are the same on all ranks and after a resume."""
-    generator = torch.Generator().manual_seed(index)
-    bits = torch.randint(0, 2, (len(value),), generator=generator)
-    return (2 * bits - 1).to(value)

@@ -75,6 +75,11 @@ class BlockVector:
         """All parameters x of all groups of the base."""
         return [p for group in self._base.param_groups for p in group["params"]]
 
+    @property
+    def rate(self) -> float:
+        """The largest learning rate of the base; 1 if it has none."""
+        return max((float(group.get("lr", 1.0)) for group in self._base.param_groups), default=1.0)
+
     def ready(self) -> "BlockVector":
         """Return self, with sizes known; raise if another optimizer owns one of the blocks."""
         if self._handed_over:

@@ -21,7 +21,8 @@ def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     new.prox = ProxTerms(dict(old.prox), base)
     searching = isinstance(base, torch.optim.LBFGS)
     new.schedule.set_searches(searching)
-    new.units.set_base(new.schedule.measuring_steps, isinstance(base, torch.optim.SGD))
+    sgd = isinstance(base, torch.optim.SGD)
+    new.units.set_base(new.schedule.measuring_steps, sgd, remeasures=not searching)
     new.estimate.turn(new.units.steps > 0 and not searching)
     new.blocks = old.blocks.hand_over(base)
     parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.ranks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torch_powalm.functional import norm, violation
+from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
 from torch_powalm.training.state_dict import SavedMultipliers
 
@@ -40,12 +40,14 @@ class MultiplierUpdate(SavedMultipliers):
         if self.gradient.is_finite(r):
             if not dual.started:
                 self.gradient.start(r)
-            growth = None
+            growth = settled = None
             if dual.scale is not None and self.units.steps:
-                damps = not isinstance(self.base, torch.optim.LBFGS)  # which has no momentum
-                self.units.insistence.follow(violation(r * dual.scale, blocks.inequality), damps)
+                self.units.follow_rate(blocks.rate)
+                self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
-            record = dataclasses.replace(dual.update(r, growth=growth), violations=violations)
+                settled = self.units.settled(r, blocks.inequality)
+            moved = dual.update(r, growth=growth, settled=settled)
+            record = dataclasses.replace(moved, violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()

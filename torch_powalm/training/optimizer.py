@@ -114,7 +114,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         searching = isinstance(base, torch.optim.LBFGS)
         self.schedule = UpdateSchedule(updates, total_steps, searching)
         steps = self.schedule.measuring_steps if automatic else 0
-        self.units = AutomaticUnits(steps, sigma_1, isinstance(base, torch.optim.SGD))
+        sgd = isinstance(base, torch.optim.SGD)
+        self.units = AutomaticUnits(steps, sigma_1, sgd, remeasures=not searching)
         self.estimate = RunningEstimate(automatic and not searching)
         self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
         self.constraints = constraints

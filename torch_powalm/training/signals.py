@@ -21,7 +21,6 @@ from torch_powalm.training.automatic_units import MOVE, AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
-from torch_powalm.training.insistence import LEAST
 from torch_powalm.training.update_schedule import UpdateSchedule
 from torch_powalm.training.update_window import STREAK, UpdateWindow, sample
 
@@ -128,11 +127,7 @@ class Signals:
         self.conflicting = self._conflicts(self._window, lasting, r)
         total = self._epoch.gradient_norm
         weak = [n for n in lasting if self._pull(n, r) < _WEAK * total < math.inf]
-        swings = [
-            n for n in self._blocks.sizes if self._window.oscillates(n, self.default_tolerance(n))
-        ]
-        if self._units.steps and self._units.insistence.gain > LEAST:
-            swings = []  # the penalty can still be lowered
+        swings = [n for n in self._blocks.sizes if self._window.oscillates(n, self._swing(n))]
         kinds = {"conflicting": self.conflicting, "weak": weak, "oscillating": swings}
         for kind, names in kinds.items():
             if names:
@@ -169,6 +164,12 @@ class Signals:
             held = window.is_at_rest(stuck)
         return tuple(pushed) if held else before
 
+    def _swing(self, name: str) -> float:
+        """Return the largest oscillation that is normal: what the base removes in a few steps."""
+        units = self._units
+        removed = units.sensitivity(name) * units.move(name) if units.steps else 0.0
+        return max(self.default_tolerance(name), removed)
+
     def _pull(self, name: str, r: Tensor) -> float:
         """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""
         w = self._dual.weight(r)
@@ -180,7 +181,7 @@ class Signals:
     def _sensitivity(self, name: str) -> float:
         """Return J_b as measured, or measured now for a function of the parameters."""
         if self._units.steps:
-            return self._units.reach(name) / self._units.move(name)
+            return self._units.sensitivity(name)
         if self._blocks.sharded or name not in {block.name for block in self._blocks.static}:
             return math.inf
         k, known = self._measured.get(name, (-STREAK, math.inf))

@@ -67,7 +67,8 @@ class UpdateWindow:
         found, y = self.violations[-STREAK:, columns], self.y[-STREAK - 1 :, columns].abs()
         if len(y) <= STREAK:
             return torch.zeros(found.shape[1], dtype=torch.bool)
-        return (y.diff(dim=0) > 0).all(0) & (found > tolerance).all(0)
+        growth = y.diff(dim=0)  # 0 at an update that found the violation falling fast
+        return (growth >= 0).all(0) & (growth.sum(0) > 0) & (found > tolerance).all(0)
 
     def has_not_fallen(self, name: str) -> Tensor:
         """Return the mask of the entries whose violation has not fallen during the streak."""

@@ -1,0 +1,168 @@
+"""UnitMeasurements: what the units of constraints and loss are computed from.
+
+For each block b, over the parameters x_b that it depends on:
+
+    G_b = ‖∇loss‖          the pull of the loss
+    J_b = ‖J_bᵀz‖/√m       what a move changes of the block's m entries; z has random signs
+    d_b                    how far the parameters go in the first steps
+
+All are measured in the first steps, G_b and J_b also in the step after each update.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm
+from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.reductions import Ranks
+from torch_powalm.training.distributed.sharded_tensors import is_sharded, sharded_norm
+from torch_powalm.training.vector_jacobian import vjp
+
+MEMORY = 5  # updates whose measurements count
+SAMPLE = 1000  # about as many entries of a parameter are watched for moves
+
+
+class UnitMeasurements:
+    """Lengths by block, in the order in which they were measured.
+
+    Args:
+        steps: number of first steps that measure; 0 if nothing is measured.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.rate = self.peak = 0.0  # learning rate now, and the largest so far
+        self.pull: list[float] = []  # ‖∇loss‖ over all parameters, at each of the first steps
+        self.change: dict[str, list[float]] = {}  # J_b
+        self.pulls: dict[str, list[float]] = {}  # G_b
+        self.sizes: dict[str, list[float]] = {}  # ‖x_b‖
+        self.moves: dict[str, float] = {}  # d_b
+        self.rates: list[float] = []  # learning rate at each of the first steps
+        self.at: list[Tensor] = []  # entries of the parameters at the first step, while measuring
+        self.reached: dict[str, list[int]] = {}  # indices of x_b among the parameters
+        # torch.compile and FSDP2 do not allow a second backward through a batch. Then one step
+        # carries only the gradient of this block, and the base does not step.
+        self.pending: str | None = None
+        self.alone: set[str] = set()  # blocks measured in this way
+
+    @property
+    def measuring(self) -> bool:
+        """Whether scales and penalty are not known yet."""
+        return len(self.pull) < self.steps
+
+    def follow_rate(self, rate: float) -> None:
+        """Look at the present learning rate."""
+        self.rate, self.peak = rate, max(self.peak, rate)
+
+    def measure_blocks(
+        self, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks | None
+    ) -> None:
+        """Measure J_b of some blocks whose values carry a graph.
+
+        Args:
+            blocks: all blocks, and the parameters.
+            values: values of the blocks, by name.
+            ranks: the ranks that average the gradients of these blocks; None if their gradients
+                are the same on all ranks.
+        """
+        for name, value in values.items():
+            if name in self.alone or self.pending is not None:
+                continue
+            seen = self.change.setdefault(name, [])
+            if ranks is not None and blocks.sharded:  # FSDP2 keeps these graphs from its shards
+                self.pending = name
+                continue
+            try:
+                grads = vjp(value, blocks.params, _signs(value, len(seen)), retain_graph=True)
+            except RuntimeError as error:
+                if "donated" not in str(error):
+                    raise
+                self.pending = name
+                continue
+            present = [grad for grad in grads if grad is not None]
+            if ranks is not None and ranks.size > 1:
+                present = ranks.averages(present)
+            self._note(self.change, name, sharded_norm(*present) / math.sqrt(len(value)))
+            self.reached[name] = [i for i, grad in enumerate(grads) if grad is not None]
+
+    def probe(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the weight of the batch blocks with which backward measures the pending block."""
+        return torch.cat(
+            [_signs(v, 0) if name == self.pending else 0 * v.detach() for name, v in values.items()]
+        )
+
+    def measure_pending(self, size: int, params: Sequence[Tensor]) -> None:
+        """Measure J_b of the pending block of this size, whose gradient is in .grad."""
+        name, self.pending = str(self.pending), None
+        grads = [p.grad for p in params]
+        present = [grad for grad in grads if grad is not None]
+        self.change[name] = [sharded_norm(*present) / math.sqrt(size)]
+        self.reached[name] = [
+            i for i, g in enumerate(grads) if g is not None and sharded_norm(g) > 0
+        ]
+        self.alone.add(name)
+
+    def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
+        """Measure G_b and ‖x_b‖, given .grad of the loss alone and its norm."""
+        self._note_pulls([p.grad for p in params])
+        if self.measuring:
+            self.at = self.at or _samples(params)
+            self.rates.append(self.rate)
+            for name, indices in self.reached.items():
+                size = sharded_norm(*[params[i].detach() for i in indices])
+                self._note(self.sizes, name, size)
+            self.pull.append(gradient_norm)
+
+    def measure_loss(self, loss: Tensor, blocks: BlockVector, ranks: Ranks) -> None:
+        """Measure G_b of a loss whose gradient is not alone in .grad."""
+        if self.alone:
+            return  # its graph allows one backward only
+        grads = vjp(loss.reshape(1), blocks.params, loss.new_ones(1), retain_graph=True)
+        if ranks.size > 1:
+            averages = iter(ranks.averages([grad for grad in grads if grad is not None]))
+            grads = [None if grad is None else next(averages) for grad in grads]
+        self._note_pulls(grads)
+
+    def measure_moves(self, params: Sequence[Tensor]) -> None:
+        """Measure how far the x_b have gone in the first steps."""
+        far = [
+            math.sqrt(p.numel() / max(1, len(a))) * norm(b - a)
+            for p, a, b in zip(params, self.at, _samples(params), strict=True)
+        ]
+        self.moves = {n: math.hypot(*[far[i] for i in ids]) for n, ids in self.reached.items()}
+        self.at = []
+
+    def _note_pulls(self, grads: Sequence[Tensor | None]) -> None:
+        for name, indices in self.reached.items():
+            self._note(self.pulls, name, sharded_norm(*_present(grads, indices)))
+
+    def _note(self, lengths: dict[str, list[float]], name: str, length: float) -> None:
+        """Remember all measurements of the first steps, later those of the last updates."""
+        seen = lengths.setdefault(name, [])
+        if not self.measuring:
+            del seen[: 1 - MEMORY]
+        seen.append(length)
+
+
+def _present(grads: Sequence[Tensor | None], indices: Iterable[int]) -> list[Tensor]:
+    return [grad for i in indices if (grad := grads[i]) is not None]
+
+
+def _samples(params: Sequence[Tensor]) -> list[Tensor]:
+    """Return evenly spaced entries of every parameter; none of one that is sharded."""
+    return [
+        p.new_empty(0)
+        if is_sharded(p)
+        else p.detach().reshape(-1)[:: 1 + p.numel() // SAMPLE].clone()
+        for p in params
+    ]
+
+
+def _signs(value: Tensor, index: int) -> Tensor:
+    """Return random signs that are the same on all ranks and after a resume."""
+    generator = torch.Generator().manual_seed(index)
+    bits = torch.randint(0, 2, (len(value),), generator=generator)
+    return (2 * bits - 1).to(value)
