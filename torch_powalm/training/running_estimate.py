@@ -98,7 +98,7 @@ def _largest_gain(block: Block) -> float:
 
 
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
-    """Return the average moved towards a new tally."""
+    """Return the average moved toward a new tally."""
     old.check_size(new)
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
