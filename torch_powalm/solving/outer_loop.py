@@ -72,7 +72,7 @@ class OuterLoop:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
         tolerances, limits = settings.tolerances, settings.limits
-        start = improve_multipliers(problem, certify(problem, dual, at), tolerances)
+        start = self._certified(at)
         self.tolerance = inner_tolerance(
             settings.lam,
             dual,
@@ -134,8 +134,7 @@ class OuterLoop:
         known, settings = self._current, self.settings
         if known.point is not None:
             return known.point
-        known.point = certify(self.problem, self.dual, solved.at)
-        known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
+        known.point = self._certified(solved.at)
         skip = self.interrupted or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
             found = finish(
@@ -180,9 +179,14 @@ class OuterLoop:
             return
         self.at = self.problem.oracle.at(found.x)
         if not found.feasible:
-            point = certify(self.problem, self.dual, self.at)
-            point = improve_multipliers(self.problem, point, self.settings.tolerances)
-            self.termination.end(Status.INFEASIBLE, point)
+            self.termination.end(Status.INFEASIBLE, self._certified(self.at))
+
+    def _certified(self, at: Point) -> Certified:
+        """Measure a point with ŷ, or with least-squares multipliers if they are better."""
+        point = certify(self.problem, self.dual, at)
+        if not self.settings.least_squares:
+            return point
+        return improve_multipliers(self.problem, point, self.settings.tolerances)
 
     def interrupt(self) -> None:
         """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""
