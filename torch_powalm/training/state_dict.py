@@ -64,6 +64,7 @@ def settings(parts: Parts) -> dict[str, Any]:
         "coupling": blocks.coupling,
         "blocks": {block.name: _kind(block) for block in (*blocks.static, *blocks.batch)},
         "scales": dict(blocks.given),
+        "margin": blocks.margin.settings(),
     }
 
 
@@ -103,6 +104,7 @@ def save(parts: Parts) -> dict[str, Any]:
     state["seen"] = constraints.seen_entries(names)
     state["units"] = parts.units.state_dict()
     state["running"] = parts.estimate.state_dict()
+    state["margin"] = blocks.margin.state_dict()
     state["settings"] = _encoded(settings(parts), "")
     return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
 
@@ -116,8 +118,9 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         strict: raise if the settings of the saved run are not those of this one.
     """
     blocks, units, dual = parts.blocks, parts.units, parts.dual
-    optional = () if strict else ("settings",)
-    check_keys(state, _WHERE, (*_KEYS, *_COUNTERS, *(("settings",) if strict else ())), optional)
+    added = ("settings", "margin")  # states of earlier versions have none
+    needed = (*_KEYS, *_COUNTERS, *(added if strict else ()))
+    check_keys(state, _WHERE, needed, () if strict else added)
     if strict:
         where = f"{_WHERE}['settings']"
         check_same(_decoded(state["settings"], "", where), settings(parts), where)
@@ -135,6 +138,9 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         ours, theirs = kinds[units.steps > 0], kinds[found["steps"] > 0]
         raise ValueError(f"{_WHERE}['units'] must have {ours} as in this run, got {theirs}")
     counters, sums = parts.epoch.checked_state(state, _WHERE), _checked_sums(state, parts)
+    margin = blocks.margin.checked_state(
+        state.get("margin", {}), f"{_WHERE}['margin']", blocks.batch, counters["total_steps"]
+    )
     units = units.restored(found)
     restored = units.restored_dual(dual, {**numbers, "y": y}, blocks)
 
@@ -145,6 +151,7 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         parts.epoch.restore(**counters)
         parts.units.take_over(units)
         parts.estimate.restore(sums["running"])
+        blocks.margin.load_state_dict(margin)
         parts.window.clear()
 
     return load
