@@ -21,7 +21,7 @@ COUPLED = pytest.mark.parametrize("groups", [None, GROUPS], ids=["one norm", "tw
 POWERS = pytest.mark.parametrize("nu", [0.3, 0.7, 1.0])
 
 
-def close(found, expected, rel=1e-12):
+def assert_near(found, expected, rel=1e-12):
     torch.testing.assert_close(found, expected, rtol=rel, atol=1e-14)
 
 
@@ -38,14 +38,14 @@ def test_factors_change_the_units_of_the_residuals_and_of_nothing_else(
     scaled.start(RESIDUALS[0], inequality, groups, SCALES)
     plain.start(SCALES * RESIDUALS[0], inequality, groups)
     for r in RESIDUALS:
-        close(scaled.weight(r), SCALES * plain.weight(SCALES * r))
+        assert_near(scaled.weight(r), SCALES * plain.weight(SCALES * r))
         assert scaled.value(r) == pytest.approx(plain.value(SCALES * r), rel=1e-12)
         assert scaled.residual_norm(r) == pytest.approx(plain.residual_norm(SCALES * r), rel=1e-12)
         value, weight = scaled.value_and_weight(r)
         assert value == pytest.approx(scaled.value(r), rel=1e-12)
-        close(weight, scaled.weight(r))
+        assert_near(weight, scaled.weight(r))
         here, there = scaled.update(r), plain.update(SCALES * r)
-        close(scaled.y, SCALES * plain.y)
+        assert_near(scaled.y, SCALES * plain.y)
         assert here.sigma == pytest.approx(there.sigma, rel=1e-12)
         assert (here.k, here.beta) == (there.k, there.beta)
         assert scaled.beta == plain.beta
@@ -78,16 +78,16 @@ def test_new_factors_keep_the_multipliers(inequality, nu):
     other.load_state_dict(dual.state_dict())
     assert torch.equal(dual.y, y)
     for r in RESIDUALS:
-        close(dual.weight(r), other.weight(r))
-    close(dual.weight(torch.zeros_like(y)), y)
+        assert_near(dual.weight(r), other.weight(r))
+    assert_near(dual.weight(torch.zeros_like(y)), y)
 
 
 def test_an_entry_with_factor_zero_has_no_weight_and_no_multiplier():
     dual = state(nu=0.5)
     dual.start(vector(3.0, 7.0, 4.0), None, None, vector(1.0, 0.0, 1.0))
-    close(dual.weight(vector(3.0, 7.0, 4.0)), vector(6.0, 0.0, 8.0) / 5**0.5)
+    assert_near(dual.weight(vector(3.0, 7.0, 4.0)), vector(6.0, 0.0, 8.0) / 5**0.5)
     dual.update(vector(3.0, 7.0, 4.0))
-    close(dual.y, vector(6.0, 0.0, 8.0) / 5**0.5)
+    assert_near(dual.y, vector(6.0, 0.0, 8.0) / 5**0.5)
     assert dual.last_norm == pytest.approx(5.0)
     assert dual.value(vector(0.0, 9.0, 0.0)) == 0.0
 
@@ -111,7 +111,7 @@ def test_a_violation_that_is_far_away_pulls_no_harder(inequality, groups, nu):
     edge = r / distance
     assert distance > 0.8  # all entries are violations: the norm is that of all
     for factor in (1.5, 10.0, 1e6):
-        close(dual.weight(edge * factor), dual.weight(edge), rel=1e-9)
+        assert_near(dual.weight(edge * factor), dual.weight(edge), rel=1e-9)
         assert dual.residual_norm(edge * factor) == pytest.approx(dual.residual_norm(edge))
     assert not torch.allclose(dual.weight(0.9 * edge), dual.weight(edge))
 
@@ -130,30 +130,30 @@ def test_the_value_goes_on_linearly_beyond_the_far_norm(inequality, nu):
         assert dual.value(factor * edge) == pytest.approx(expected, rel=1e-9)
         value, weight = dual.value_and_weight(factor * edge)
         assert value == pytest.approx(expected, rel=1e-9)
-        close(weight, dual.weight(edge), rel=1e-9)
+        assert_near(weight, dual.weight(edge), rel=1e-9)
 
 
 def test_only_violations_are_far_away():
     """A satisfied inequality does not weaken the penalty of the others, however negative it is."""
     dual = far_state(2.0, inequality=MIXED)
     near, satisfied = vector(0.6, -1.0, 0.8, 0.0), vector(0.6, -1e6, 0.8, 0.0)
-    close(dual.weight(near), vector(1.2, 0.0, 1.6, 0.0))
-    close(dual.weight(satisfied), dual.weight(near))
+    assert_near(dual.weight(near), vector(1.2, 0.0, 1.6, 0.0))
+    assert_near(dual.weight(satisfied), dual.weight(near))
     assert dual.value(satisfied) == pytest.approx(dual.value(near), rel=1e-12)
     assert dual.value(near) == pytest.approx(2 / 1.5)
 
 
 def test_the_far_norm_is_not_reached_by_scaled_violations_equal_to_it():
     dual = far_state(5.0, scale=vector(1.0, 1.0, 1.0, 1.0))
-    close(dual.weight(vector(3.0, 4.0, 0.0, 0.0)), vector(6.0, 8.0, 0.0, 0.0) / 5**0.5)
-    close(dual.weight(vector(6.0, 8.0, 0.0, 0.0)), vector(6.0, 8.0, 0.0, 0.0) / 5**0.5)
+    assert_near(dual.weight(vector(3.0, 4.0, 0.0, 0.0)), vector(6.0, 8.0, 0.0, 0.0) / 5**0.5)
+    assert_near(dual.weight(vector(6.0, 8.0, 0.0, 0.0)), vector(6.0, 8.0, 0.0, 0.0) / 5**0.5)
     assert dual.value(vector(3.0, 4.0, 0.0, 0.0)) == pytest.approx(2 * 5**1.5 / 1.5)
 
 
 def test_an_update_far_away_moves_the_multipliers_as_one_at_the_far_norm():
     near, far = far_state(1.0), far_state(1.0)
     here, there = near.update(RESIDUALS[0] / RESIDUALS[0].norm()), far.update(100 * RESIDUALS[0])
-    close(far.y, near.y)
+    assert_near(far.y, near.y)
     assert there.primal_residual == pytest.approx(100 * float(RESIDUALS[0].norm()))
     assert (here.k, here.sigma) == (there.k, there.sigma)
     assert far.last_norm == pytest.approx(1.0)
@@ -210,7 +210,7 @@ def test_the_integral_rule_integrates_the_values_themselves(groups):
         record = dual.update(r)
         y = y + 0.5 * r
         y = torch.where(MIXED, y.clamp(min=0), y)
-        close(dual.y, y)
+        assert_near(dual.y, y)
         assert record.sigma == 0.5
 
 
@@ -218,7 +218,7 @@ def test_the_integral_rule_keeps_the_power():
     dual = state(sigma="pi", nu=0.5, sigma_1=2.0)
     dual.start(vector(3.0, 4.0, 0.25), None, [slice(0, 2), slice(2, 3)])
     dual.update(vector(3.0, 4.0, 0.25))
-    close(dual.y, 2 * vector(3 / 5**0.5, 4 / 5**0.5, 0.5))
+    assert_near(dual.y, 2 * vector(3 / 5**0.5, 4 / 5**0.5, 0.5))
 
 
 def test_growth_takes_the_place_of_omega():

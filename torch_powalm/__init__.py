@@ -3,6 +3,7 @@
 from torch_powalm import prox, solvers, solving, training
 from torch_powalm.certification.certificate import Certificate, CertifiedEntry
 from torch_powalm.certification.certify import certify
+from torch_powalm.certification.held_out import HeldOut
 from torch_powalm.certification.kinds import Mean, Rates
 from torch_powalm.dual import DualState
 from torch_powalm.result import (
@@ -18,12 +19,8 @@ from torch_powalm.result import (
 from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
 from torch_powalm.training.best_feasible import BestFeasible
-from torch_powalm.training.checkpoint_io import (
-    check_checkpoint,
-    last_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from torch_powalm.training.checkpoint_checks import CheckpointError, check_checkpoint
+from torch_powalm.training.checkpoint_io import last_checkpoint, load_checkpoint, save_checkpoint
 from torch_powalm.training.distributed.dcp import MultiplierState
 from torch_powalm.training.distributed.sharded_tensors import full
 from torch_powalm.training.history import History
@@ -37,11 +34,13 @@ __all__ = [
     "BestFeasible",
     "Certificate",
     "CertifiedEntry",
+    "CheckpointError",
     "ConstraintRegistry",
     "ConstraintReport",
     "ConstraintWarning",
     "DualRecord",
     "DualState",
+    "HeldOut",
     "History",
     "Mean",
     "MultiplierState",

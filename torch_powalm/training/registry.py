@@ -39,6 +39,7 @@ class ConstraintRegistry(Registration):
         self._latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
         self._seen: dict[str, Tensor] = {}  # entries of batch blocks in any batch before that
         self._observed: Tallies = {}  # batch blocks, since the last take_observed()
+        self.margin_data: list[Any] = []  # loaders that margins come from; `certify` refuses them
 
     @torch.no_grad()
     def values(self, *, model: Any = None) -> dict[str, Tensor]:
@@ -160,7 +161,8 @@ class ConstraintRegistry(Registration):
     ) -> None:
         """Continue the epoch of the named blocks from saved sums and latest values."""
         for name in names:
-            self._epoch.pop(name, None)
+            for past in (self._epoch, self._latest, self._seen):
+                past.pop(name, None)
         self._epoch.update(sums)
         self._latest.update(latest)
         self._seen.update(seen)
