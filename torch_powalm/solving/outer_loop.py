@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch_powalm.dual import DualState
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
-from torch_powalm.solvers.base import InnerRun
+from torch_powalm.solvers.base import PATIENCE, InnerRun
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
@@ -118,6 +119,7 @@ class OuterLoop:
                 tol=self.tolerance.value,
                 max_iter=self.settings.limits.max_inner,
                 stop=self.termination.stops_subproblem,
+                patience=math.inf if self.settings.limits.max_idle is None else PATIENCE,
             )
         if known.solved is None:
             inner = known.run.result() if self.interrupted else known.run.finish()

@@ -100,7 +100,7 @@ def power_alm(
         max_outer: bound on outer iterations, at least 1.
         max_inner: bound on the iterations of each subproblem, at least 1.
         max_idle: bound on the evaluations of a subproblem that hardly decrease it, at least 1; None
-            for no bound.
+            for no bound, and then max_inner alone ends a subproblem that does not converge.
         max_gradients: bound on evaluations of ∇f.
         max_seconds: bound on wall time.
         callback: called with each record and x; the run ends if it returns True.
