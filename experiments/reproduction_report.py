@@ -91,10 +91,10 @@ subproblem has not found the solution yet, are left out. The curves do not show 
 first iterations; for ν = 0.6 it matters at k = 2, and the table takes it as positive. No choice of
 signs brings Algorithm 1's multipliers near those read off.
 """
-CLAIMS = """In the paper's column an iteration of UPFAG counts as three gradients. Its own numbers say
-something else than its text in two places: on Fashion-MNIST ν = 0.7 and 0.8 take 0.75 and 0.55 of
-the iterations of ν = 1, not less than half, and in gradients the double loop is cheaper than the
-triple loop for ν = 0.6 only.
+CLAIMS = """In the paper's column an iteration of UPFAG counts as three gradients. Its own numbers
+differ from its text in two places: on Fashion-MNIST ν = 0.7 and 0.8 take 0.75 and 0.55 of the
+iterations of ν = 1, not less than half, and in gradients the double loop is cheaper than the triple
+loop for ν = 0.6 only.
 """
 
 
