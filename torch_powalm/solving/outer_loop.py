@@ -72,8 +72,7 @@ class OuterLoop:
     ) -> None:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
-        tolerances, limits = settings.tolerances, settings.limits
-        start = self._certified(at)
+        (tolerances, limits), start = settings[:2], self._certified(at)
         self.tolerance = inner_tolerance(
             settings.lam,
             dual,
@@ -136,7 +135,9 @@ class OuterLoop:
         known, settings = self._current, self.settings
         if known.point is not None:
             return known.point
-        known.point = self._certified(solved.at)
+        known.point = certify(self.problem, self.dual, solved.at)  # kept if Ctrl-C comes now
+        if settings.least_squares:
+            known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
         skip = self.interrupted or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
             found = finish(
@@ -186,9 +187,8 @@ class OuterLoop:
     def _certified(self, at: Point) -> Certified:
         """Measure a point with ŷ, or with least-squares multipliers if they are better."""
         point = certify(self.problem, self.dual, at)
-        if not self.settings.least_squares:
-            return point
-        return improve_multipliers(self.problem, point, self.settings.tolerances)
+        improve, tolerances = self.settings.least_squares, self.settings.tolerances
+        return improve_multipliers(self.problem, point, tolerances) if improve else point
 
     def interrupt(self) -> None:
         """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""
