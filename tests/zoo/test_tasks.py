@@ -19,7 +19,7 @@ def runs():
 
 
 @pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
-@pytest.mark.parametrize(("name", "units"), runs())
+@pytest.mark.parametrize(("name", "units"), list(runs()))
 def test_an_entry_becomes_feasible(name, units):
     ending = run(TASKS[name], UNIT_SYSTEMS[units])
     assert ending.after <= ending.tolerance
