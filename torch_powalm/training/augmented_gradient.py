@@ -127,6 +127,10 @@ class AugmentedGradient:
         if self.units.measuring or self.units.due_static:
             self.units.measure_static(blocks)
             if self.units.measuring:
+                # Nothing to add; a second call before the step must not measure again.
+                self.window.mark_injected(
+                    next((p.grad for p in params if p.grad is not None), None)
+                )
                 return self.is_finite(r)
         if not self.dual.started:
             self.start(r)
