@@ -32,10 +32,11 @@ KEPT = Path(__file__).parent.parent / "results" / "certificates" / "feasibility.
 
 def settings(task: CertifiedTask) -> Iterator[tuple[str, str, float, Method]]:
     """Methods with their settings: method, name of the setting, margin, and how to train."""
-    yield "ours, auto", "", 0.0, PowerALM()
+    ours = PowerALM(dict(task.options))
+    yield "ours, auto", "", 0.0, ours
     yield "unconstrained", "", 0.0, Unconstrained()
     for margin in task.margins:
-        yield "ours, by hand", f"margin {margin:g}", margin, PowerALM()
+        yield "ours, by hand", f"margin {margin:g}", margin, ours
         if find_spec("cooper") is not None:
             yield "cooper", f"margin {margin:g}", margin, Cooper(1e-2)
     for weight in task.weights:
@@ -65,7 +66,7 @@ def row(
             model=case.training.model,
             seen=[[case.parts["train"]]],
         )
-        build = PowerALM({"margin": "auto", "held_out": held_out})
+        build = PowerALM({**task.options, "margin": "auto", "held_out": held_out})
     start = time.perf_counter()
     stepper = train(task, case, build)
     seconds = time.perf_counter() - start

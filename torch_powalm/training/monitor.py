@@ -13,6 +13,8 @@ from torch_powalm.training.signals import Signals
 if TYPE_CHECKING:
     from torch_powalm.training.optimizer import PowerALMOptimizer
 
+_RECORDED = 1000  # multipliers that the history holds at every update; not of more
+
 
 class Monitor:
     """Follows the updates of one optimizer; nothing here changes the training."""
@@ -40,9 +42,12 @@ class Monitor:
             r: the residual that it saw.
         """
         blocks = self.blocks
-        multipliers = {}
+        multipliers, entries = {}, {}
         if record.k < self.dual.k:  # not skipped
             record = replace(record, signals=self.signals.judge(record.k, r))
             multipliers = {name: norm(y) for name, y in blocks.split(self.dual.y).items()}
-        self.history.add(record, multipliers)
+            if len(self.dual.y) <= _RECORDED:
+                y = blocks.split(self.dual.y.cpu())
+                entries = {name: tuple(piece.tolist()) for name, piece in y.items()}
+        self.history.add(record, multipliers, entries)
         return record
