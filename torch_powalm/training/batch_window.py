@@ -35,33 +35,41 @@ def read_batch(
     strict: Mapping[str, BatchValue] | None,
     samples: float,
     window: Sequence[Mapping[str, BatchValue]] | None,
+    deferred: bool = False,
 ) -> BatchValues:
-    """Check the arguments of `augment` and turn them into sums."""
+    """Check the arguments of `augment` and turn them into sums.
+
+    If `deferred`, numbers on the device are not checked, but turned into nan where they are wrong.
+    """
     if samples != 1.0:
         check_samples(samples)
-    proxy = tallies(blocks, values, samples, "augment")
+    proxy = tallies(blocks, values, samples, "augment", deferred)
     reported = proxy
     if strict:
         for name in strict:
             if name not in values:
                 raise KeyError(f"strict has no batch constraint {name!r}{_hint(name, values)}")
-        reported = tallies(blocks, {**values, **strict}, samples, "strict")
+        reported = tallies(blocks, {**values, **strict}, samples, "strict", deferred)
     if window is None:
         return BatchValues(proxy, reported, proxy, 1)
     if samples != 1.0:
         raise ValueError(f"samples must be 1 with window (use (value, count)), got {samples!r}")
     if not window:
         raise ValueError("window must have at least one micro-batch, got none")
-    parts = [tallies(blocks, part, samples, "window") for part in window]
+    parts = [tallies(blocks, part, samples, "window", deferred) for part in window]
     return BatchValues(proxy, reported, total(parts), len(parts))
 
 
 def tallies(
-    blocks: Sequence[Block], values: Mapping[str, BatchValue], samples: float, caller: str
+    blocks: Sequence[Block],
+    values: Mapping[str, BatchValue],
+    samples: float,
+    caller: str,
+    deferred: bool = False,
 ) -> Tallies:
     """Read the values of all batch blocks; a missing or unknown name raises."""
     found = {
-        block.name: tally(block, values[block.name], samples)
+        block.name: tally(block, values[block.name], samples, deferred)
         for block in blocks
         if block.name in values
     }

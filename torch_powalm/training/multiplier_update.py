@@ -35,14 +35,19 @@ class MultiplierUpdate(SavedMultipliers):
                 blocks.epoch_residual(exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})
-        r = blocks.epoch_residual(exact)
-        violations = blocks.violations(r)
-        if self.gradient.is_finite(r):
+        residual = blocks.epoch_residual(exact)
+        reading = self.gradient.read(residual)
+        r, violations = reading.r, blocks.violations(reading.r, reading.seen)
+        if self.gradient.device is not None:
+            for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
+                self.monitor.signals.report(signal)
+        all_left_out = self.epoch.steps == 0 < steps[0]
+        if self.gradient.is_finite(r) and not all_left_out:
             if not dual.started:
-                self.gradient.start(r)
+                self.units.start(dual, blocks, r)
             growth = settled = None
             if dual.scale is not None and self.units.steps:
-                self.units.follow_rate(blocks.rate)
+                self.units.follow_rate(reading.rate)
                 self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 settled = self.units.settled(r, blocks.inequality)
@@ -51,8 +56,8 @@ class MultiplierUpdate(SavedMultipliers):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
-        record = self.monitor.after_update(record, r)
-        latest = blocks.split(r)
+        record = self.monitor.after_update(record, reading)
+        latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record

@@ -41,7 +41,8 @@ def save(parts: Parts) -> dict[str, Any]:
     state["seen"] = constraints.seen_entries(names)
     state["units"] = parts.units.state_dict()
     state["running"] = parts.estimate.state_dict()
-    return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
+    counters = {name: getattr(parts.epoch, name) for name in _COUNTERS}
+    return {**state, **counters}
 
 
 def prepare_load(state: Mapping[str, Any], parts: Parts) -> Callable[[], None]:
@@ -82,7 +83,10 @@ class SavedMultipliers(Inspection):
 
     def powalm_state_dict(self) -> dict[str, Any]:
         """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
-        return save(self._stateful())
+        parts, device = self._stateful(), self.gradient.device
+        if device is not None:
+            device.read()
+        return save(parts)
 
     def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
         return prepare_load(state, self._stateful())
