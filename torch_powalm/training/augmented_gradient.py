@@ -104,7 +104,7 @@ class AugmentedGradient:
         if blocks.static:
             with torch.no_grad():
                 static = blocks.evaluate()
-        r = blocks.join(static, A_batch)
+        r = blocks.margin.in_steps(blocks.join(static, A_batch), blocks.sizes)
         if self.units.measuring or self.units.due_batch:
             self.units.measure_batch(loss, blocks, blocks.split_batch(A_batch), self.ranks)
         if not self.dual.started:
@@ -194,7 +194,7 @@ class AugmentedGradient:
         if blocks.static:
             with torch.enable_grad():
                 A_static = blocks.evaluate()
-        return A_static, blocks.join(A_static, A_batch)
+        return A_static, blocks.margin.in_steps(blocks.join(A_static, A_batch), blocks.sizes)
 
     def per_call(self, sums: Tallies) -> Tallies:
         """Return the sums of a step divided by its micro-batches and ranks."""

@@ -16,6 +16,7 @@ from torch_powalm.training.block import Block
 from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
 from torch_powalm.training.full_precision import full_precision
 from torch_powalm.training.given_units import given_scales
+from torch_powalm.training.margin import Margin
 from torch_powalm.training.on_device.mode import check_mode, is_deferred, largest_rate
 from torch_powalm.training.optimizer_protocol import check_params
 from torch_powalm.training.registry import ConstraintRegistry
@@ -34,6 +35,7 @@ class BlockVector:
         coupling: "all" (one norm over all blocks) or "block" (one norm each).
         optional: whether there may be no blocks.
         factors: factors of the blocks in the penalty, by name; None for 1.
+        margin: how much stricter the multipliers see the inequalities; None for 0.
         check_finite: "every_step", "at_update", or "auto" (the first on the CPU).
     """
 
@@ -45,6 +47,7 @@ class BlockVector:
         coupling: str,
         optional: bool = False,
         factors: Mapping[str, float] | None = None,
+        margin: Margin | None = None,
         check_finite: str = "every_step",
     ) -> None:
         if not isinstance(constraints, ConstraintRegistry):
@@ -58,6 +61,7 @@ class BlockVector:
         self._check_finite = check_mode(check_finite)
         self._owns = None if owns is None else list(owns)
         self._optional, self._factors = optional, factors
+        self.margin = Margin(0.0, None, constraints) if margin is None else margin
         self._learned, self._handed_over = False, False
         self.static: list[Block] = []  # functions of the parameters
         self.batch: list[Block] = []
@@ -124,6 +128,7 @@ class BlockVector:
         if any(kinds):
             lengths = torch.tensor(list(sizes.values()))
             self.inequality = torch.tensor(kinds).repeat_interleave(lengths).to(self.host)
+        self.margin.start((*self.static, *self.batch), sizes)
         self._constraints.claim(names, self)
         self.sizes, self._learned = sizes, True
 
@@ -194,25 +199,6 @@ class BlockVector:
         past = self._constraints.epoch_sums(seen)
         added = {name for name in past if not self._constraints.blocks[name].latest}
         return {name: past[name].plus(t) if name in added else t for name, t in seen.items()}
-
-    def epoch_residual(self, exact: Mapping[str, Tensor]) -> Tensor:
-        """Return r at the end of an epoch, with exact values or averages for batch blocks."""
-        for name in exact:
-            if name not in {block.name for block in self.batch}:
-                raise KeyError(f"update_multipliers has no batch constraint {name!r}")
-        sums, values = self._constraints.epoch_sums(self.sizes), []
-        for block in self.batch:
-            if block.name in exact:
-                values.append(block.flat(exact[block.name], block.size).detach())
-                self._constraints.mark_seen(block.name, torch.ones_like(values[-1]) > 0)
-            elif block.name in sums:
-                values.append(sums[block.name].value(block))
-            else:
-                raise RuntimeError(
-                    f"update_multipliers has seen no batch of {block.name!r} since the last update"
-                )
-        batch = torch.cat(values).to(self.device) if values else None
-        return self.join(self.evaluate() if self.static else None, batch)
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the pieces of a vector by block name."""

@@ -1,4 +1,4 @@
-"""Constraints are evaluated in full precision, also under autocast."""
+"""full_precision: a context without autocast."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

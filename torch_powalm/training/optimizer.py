@@ -31,6 +31,7 @@ from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.given_units import Penalty, largest_penalty, penalty_factors
 from torch_powalm.training.handover import hand_over
+from torch_powalm.training.margin import Margin, Margins, MarginSource
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.multiplier_update import MultiplierUpdate
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
@@ -67,6 +68,9 @@ class PowerALMOptimizer(MultiplierUpdate):
             "auto": "every_step" on the CPU, "at_update" on an accelerator.
         warm_up: number of first steps without multipliers; their gradient is that of the loss.
         process_group: the processes that average their gradients; None for the default group.
+        margin: how much stricter the multipliers see inequalities, ≥ 0: a number, numbers by name,
+            or "auto": as much as a certificate needs, measured on `held_out`.
+        held_out: the data of margin="auto".
 
     Attributes:
         dual: y, β and k.
@@ -99,6 +103,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         check_finite: str = "auto",
         warm_up: int = 0,
         process_group: Any = None,
+        margin: Margins = 0.0,
+        held_out: MarginSource | None = None,
     ) -> None:
         super().__init__(base)
         automatic = beta_1 is None
@@ -123,9 +129,10 @@ class PowerALMOptimizer(MultiplierUpdate):
         self.estimate = RunningEstimate(automatic and not searching)
         self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
         self.constraints = constraints
-        factors = penalty_factors(beta_1, nu)
         self.blocks = BlockVector(
-            base, constraints, owns, coupling, bool(prox), factors, check_finite
+            *(base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)),
+            Margin(margin, held_out, constraints),
+            check_finite,
         )
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
@@ -203,6 +210,7 @@ class PowerALMOptimizer(MultiplierUpdate):
             ok = device.guard.ok
         if self.estimate.on:
             self.estimate.follow(blocks.batch, self.gradient.per_call(proxy), ok)
+        blocks.margin.follow(proxy, reported)
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
 

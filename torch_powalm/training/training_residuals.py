@@ -27,5 +27,6 @@ def training_residuals(
     extra: list[Tensor | None] = [None] * len(params)
     if A_static is not None and not window.is_injected:
         extra = vjp(A_static, params, w[: blocks.static_size])
-    primal = math.hypot(*[v.norm for v in blocks.violations(r).values()])
+    asked = blocks.margin.in_steps(r, blocks.sizes, -1)
+    primal = math.hypot(*[v.norm for v in blocks.violations(asked).values()])
     return TrainingResiduals(stationarity(params, extra, terms), primal)
