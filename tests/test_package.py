@@ -14,15 +14,15 @@ import torch_powalm
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "torch_powalm"
-CORE = {"functional", "dual", "dual_settings", "result"}
+CORE = {"functional", "dual", "dual_settings", "result", "state_checks"}
 ALLOWED = {  # the eight rows of docs/architecture.md
-    "functional, result, dual_settings": set(),
+    "functional, result, state_checks": set(),
     "prox": {"prox", "functional"},  # for the one norm
-    "dual": {"functional", "result", "dual_settings"},
+    "dual, dual_settings": {"functional", "result", "dual_settings", "state_checks"},
     "solvers": {"solvers", "prox", "result"},
     "training": {"training", "prox", *CORE},
     "solving": {"solving", "solvers", "prox", *CORE},
-    "lightning": {"lightning", "training", "result"},
+    "lightning": {"lightning", "training", "result", "state_checks"},
     "certification": {"certification", "training", *CORE},
 }
 PLOTS = ("result", "training", "lightning", "certification")

@@ -19,12 +19,8 @@ from torch_powalm.result import (
 from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
 from torch_powalm.training.best_feasible import BestFeasible
-from torch_powalm.training.checkpoint_io import (
-    check_checkpoint,
-    last_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from torch_powalm.training.checkpoint_checks import CheckpointError, check_checkpoint
+from torch_powalm.training.checkpoint_io import last_checkpoint, load_checkpoint, save_checkpoint
 from torch_powalm.training.distributed.dcp import MultiplierState
 from torch_powalm.training.distributed.sharded_tensors import full
 from torch_powalm.training.history import History
@@ -38,6 +34,7 @@ __all__ = [
     "BestFeasible",
     "Certificate",
     "CertifiedEntry",
+    "CheckpointError",
     "ConstraintRegistry",
     "ConstraintReport",
     "ConstraintWarning",

@@ -43,7 +43,7 @@ class MultiplierUpdate(SavedMultipliers):
             for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
                 self.monitor.signals.report(signal)
         r, all_left_out = self._tightened(reading.r), self.epoch.steps == 0 < steps[0]
-        if self.gradient.is_finite(r) and not all_left_out:
+        if self.gradient.is_finite(r) and not all_left_out and not self.units.measuring:
             if not dual.started:
                 self.units.start(dual, blocks, r)
             growth = settled = None

@@ -166,7 +166,8 @@ class ConstraintRegistry(Registration):
     ) -> None:
         """Continue the epoch of the named blocks from saved sums and latest values."""
         for name in names:
-            self._epoch.pop(name, None)
+            for past in (self._epoch, self._latest, self._seen):
+                past.pop(name, None)
         self._epoch.update(sums)
         self._latest.update(latest)
         self._seen.update(seen)

@@ -72,10 +72,11 @@ class UnitMeasurements:
         return [*found, rate] if isinstance(rate, Tensor) else found
 
     def read(self, numbers: Iterable[float]) -> None:
-        """Replace the lengths that `unread` returned by numbers, in the same order."""
+        """Replace the lengths that `unread` returned by numbers, those not finite by none."""
         left = iter(numbers)
         for lengths in self._lengths():
-            lengths[:] = [next(left) if isinstance(x, Tensor) else x for x in lengths]
+            known = [next(left) if isinstance(x, Tensor) else x for x in lengths]
+            lengths[:] = [x for x in known if math.isfinite(x)]
         if isinstance(self.rate, Tensor):
             self.follow_rate(next(left))
 
@@ -125,7 +126,8 @@ class UnitMeasurements:
         name, self.pending = str(self.pending), None
         grads = [p.grad for p in params]
         present = [grad for grad in grads if grad is not None]
-        self.change[name] = [self.length(present) / math.sqrt(size)]
+        self.change[name] = []
+        self._note(self.change, name, self.length(present) / math.sqrt(size))
         lengths = [sharded_norm(g) if g is not None else 0.0 for g in grads]
         self.reached[name] = [i for i, length in enumerate(lengths) if length > 0]
         self.alone.add(name)
@@ -134,7 +136,7 @@ class UnitMeasurements:
         """Measure G_b and ‖x_b‖, given .grad of the loss alone and its norm."""
         self._note_pulls([p.grad for p in params])
         if self.measuring:
-            self.at = self.at or _samples(params)
+            self.at = self.at or samples(params)
             self.rates.append(self.rate)
             for name, indices in self.reached.items():
                 size = self.length([params[i].detach() for i in indices])
@@ -159,7 +161,7 @@ class UnitMeasurements:
         """Return how far sampled entries of the parameters have gone, made up for the others."""
         return [
             math.sqrt(p.numel() / max(1, len(a))) * (b - a)
-            for p, a, b in zip(params, self.at, _samples(params), strict=True)
+            for p, a, b in zip(params, self.at, samples(params), strict=True)
         ]
 
     def take_moves(self, lengths: Sequence[float]) -> None:
@@ -185,6 +187,8 @@ class UnitMeasurements:
     def _note(self, lengths: dict[str, list[float]], name: str, length: Any) -> None:
         """Remember all measurements of the first steps, later those of the last updates."""
         seen = lengths.setdefault(name, [])
+        if not isinstance(length, Tensor) and not math.isfinite(length):
+            return
         if not self.measuring:
             del seen[: 1 - MEMORY]
         seen.append(length)
@@ -194,7 +198,7 @@ def _present(grads: Sequence[Tensor | None], indices: Iterable[int]) -> list[Ten
     return [grad for i in indices if (grad := grads[i]) is not None]
 
 
-def _samples(params: Sequence[Tensor]) -> list[Tensor]:
+def samples(params: Sequence[Tensor]) -> list[Tensor]:
     """Return evenly spaced entries of every parameter; none of one that is sharded."""
     return [
         p.new_empty(0)
