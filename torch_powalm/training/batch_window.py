@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.block import BatchValue, Block, Tally, check_samples, tally
+from torch_powalm.training.proxy_value import ProxyValue
 
 Tallies = dict[str, Tally]
 
@@ -31,10 +32,10 @@ class BatchValues(NamedTuple):
 
 def read_batch(
     blocks: Sequence[Block],
-    values: Mapping[str, BatchValue],
+    values: Mapping[str, BatchValue | ProxyValue],
     strict: Mapping[str, BatchValue] | None,
     samples: float,
-    window: Sequence[Mapping[str, BatchValue]] | None,
+    window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None,
     deferred: bool = False,
 ) -> BatchValues:
     """Check the arguments of `augment` and turn them into sums.
@@ -43,6 +44,11 @@ def read_batch(
     """
     if samples != 1.0:
         check_samples(samples)
+    for name, value in values.items():
+        if isinstance(value, ProxyValue):
+            if strict and name in strict:
+                raise ValueError(f"strict of {name!r} must not be given twice, got a ProxyValue")
+            strict = {**(strict or {}), name: value.strict}
     proxy = tallies(blocks, values, samples, "augment", deferred)
     reported = proxy
     if strict:
@@ -62,17 +68,19 @@ def read_batch(
 
 def tallies(
     blocks: Sequence[Block],
-    values: Mapping[str, BatchValue],
+    values: Mapping[str, BatchValue | ProxyValue],
     samples: float,
     caller: str,
     deferred: bool = False,
 ) -> Tallies:
     """Read the values of all batch blocks; a missing or unknown name raises."""
-    found = {
-        block.name: tally(block, values[block.name], samples, deferred)
-        for block in blocks
-        if block.name in values
-    }
+    found = {}
+    for block in blocks:
+        if block.name in values:
+            value = values[block.name]
+            found[block.name] = tally(
+                block, value.proxy if isinstance(value, ProxyValue) else value, samples, deferred
+            )
     if len(values) > len(found):
         unknown = min(values.keys() - found)
         hint = _hint(unknown, [block.name for block in blocks])

@@ -16,6 +16,7 @@ from torch_powalm.training.block import BatchValue, check_samples, tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import full
 from torch_powalm.training.on_device.transfer import to_host
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registration import Registration
 
 
@@ -104,7 +105,7 @@ class ConstraintRegistry(Registration):
         self._seen[name] = entries
 
     @torch.no_grad()
-    def observe(self, *, samples: float = 1.0, **values: BatchValue) -> None:
+    def observe(self, *, samples: float = 1.0, **values: BatchValue | ProxyValue) -> None:
         """Record batch blocks outside training, e.g. in validation; multipliers do not change.
 
         Args:
@@ -115,7 +116,8 @@ class ConstraintRegistry(Registration):
         for name, value in values.items():
             if name not in self.blocks or self.blocks[name].fn is not None:
                 raise KeyError(f"observe has no batch constraint {name!r}")
-            seen = tally(self.blocks[name], value, samples).snapshot()
+            strict = value.strict if isinstance(value, ProxyValue) else value
+            seen = tally(self.blocks[name], strict, samples).snapshot()
             past = self._observed.get(name)
             self._observed[name] = seen if past is None else past.plus(seen)
 
