@@ -1,6 +1,6 @@
 """Constrained training and constrained optimization by the power augmented Lagrangian method."""
 
-from torch_powalm import prox, solvers, solving, training
+from torch_powalm import prox, solvers, solving, training, zoo
 from torch_powalm.certification.certificate import Certificate, CertifiedEntry
 from torch_powalm.certification.certify import certify
 from torch_powalm.certification.held_out import HeldOut
@@ -27,6 +27,7 @@ from torch_powalm.training.distributed.dcp import MultiplierState
 from torch_powalm.training.distributed.sharded_tensors import full
 from torch_powalm.training.history import History
 from torch_powalm.training.optimizer import PowerALMOptimizer
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.report import ConstraintReport
 
@@ -49,6 +50,7 @@ __all__ = [
     "OuterRecord",
     "PowerALMOptimizer",
     "Problem",
+    "ProxyValue",
     "Rates",
     "Residuals",
     "Solution",
@@ -70,6 +72,7 @@ __all__ = [
     "stationarity",
     "trade_off",
     "training",
+    "zoo",
 ]
 
 
