@@ -77,7 +77,8 @@ class Inspection(OptimizerProtocol):
         sizes, y = self.blocks.ready().sizes, self.dual.y
         if not self.dual.started:
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
-        return self.blocks.split(y.clone().to(self.blocks.device))
+        found = self.blocks.split(y.clone().to(self.blocks.device))
+        return found | {part.name: part.y.clone() for part in self.blocks.indexed}
 
     def margins(self) -> dict[str, Tensor]:
         """Return by block how much stricter than asked for the multipliers see it, now."""

@@ -41,7 +41,8 @@ class Monitor:
         blocks = self.blocks
         multipliers = {}
         if record.k < self.dual.k:  # not skipped
-            record = replace(record, signals=self.signals.judge(record.k, reading))
+            if blocks.sizes:
+                record = replace(record, signals=self.signals.judge(record.k, reading))
             multipliers = {name: norm(y) for name, y in blocks.split(self.dual.y).items()}
         self.history.add(record, multipliers)
         return record

@@ -30,13 +30,14 @@ class MultiplierUpdate(SavedMultipliers):
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
         steps = self.epoch.steps, self.epoch.total_steps
-        waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
+        waiting = self.units.measuring or self.epoch.warming or not blocks.names
         if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps and not self.units.change:
                 epoch_residual(blocks, self.constraints, exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})
         residual = epoch_residual(blocks, self.constraints, exact)
+        self.gradient.indexed.move()
         reading = self.gradient.read(residual)
         violations = blocks.violations(reading.r, reading.seen)
         if self.gradient.device is not None:
@@ -57,6 +58,9 @@ class MultiplierUpdate(SavedMultipliers):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
+        if blocks.indexed:
+            self.gradient.indexed.renew()
+            record = self.gradient.indexed.described(record, reading.indexed)
         record = self.monitor.after_update(record, reading._replace(r=r))
         latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})

@@ -1,0 +1,245 @@
+"""IndexedMultipliers: one multiplier per data point, of which a step touches those of its batch.
+
+The block is a vector B of n values, but a batch has b of them. Three vectors of n are kept: the
+multipliers y, the value of each entry when it was last in a batch (nan before), and which entries
+have been in a batch since the last update. The block has a norm of its own, and its Lagrangian
+
+    ⟨y, B⟩ + βφ(s B),     φ(r) = ‖r‖^(ν+1) / (ν+1)
+
+is estimated from the batch: (n/b) Σ w_i B_i has the expected gradient of all n entries, with w of
+the whole block. For ν < 1, w depends on the norm of the block. It is kept up to date by the change
+of the entries in the batch, with the slacks of all others as the last update left them, and summed
+anew at every update. An update moves the multipliers of entries that have been in a batch.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import violation
+from torch_powalm.result import Violation
+from torch_powalm.state_checks import check_keys, check_tensor
+from torch_powalm.training.distributed.reductions import Ranks
+from torch_powalm.training.on_device.tensor_formulas import (
+    norm,
+    scaled_add,
+    slack_stiffness,
+    stiffness,
+    wide,
+)
+from torch_powalm.training.on_device.transfer import to_host
+
+QUANTILES = (0.5, 0.9, 0.99)
+WORST = 10  # indices of the largest violations
+UNSEEN = 1000  # at most so many entries are listed as never seen
+_TINY = 1e-30  # smallest scale
+_SAVED = ("y", "value", "fresh", "squares", "excess", "slack")
+
+
+class Entries(NamedTuple):
+    """The entries of a block in one batch.
+
+    Args:
+        value: their values, detached or with a graph.
+        indices: their indices in the block.
+    """
+
+    value: Tensor
+    indices: Tensor
+
+
+class IndexedMultipliers:
+    """Multipliers and latest values of one block, in the user's units.
+
+    Args:
+        name: name of the block.
+        size: number n of entries.
+        inequality: whether B ≤ 0.
+    """
+
+    def __init__(self, name: str, size: int, inequality: bool) -> None:
+        self.name, self.size, self.inequality = name, size, inequality
+        self.y = self.value = torch.empty(0)
+        self.fresh = torch.empty(0, dtype=torch.bool)
+        self.squares = self.excess = self.slack = torch.zeros(())
+        self.scale = self.beta = torch.ones(())
+        self.nu, self.far = 1.0, math.inf
+
+    def place(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Make the vectors on a device, once."""
+        if len(self.y) != self.size:
+            self.y = torch.zeros(self.size, device=device, dtype=dtype)
+            self.value = torch.full_like(self.y, math.nan)
+            self.fresh = torch.zeros(self.size, dtype=torch.bool, device=device)
+            self.squares = torch.zeros((), dtype=wide(device), device=device)  # ‖(A, u)‖²
+            self.excess = torch.zeros_like(self.squares)  # ‖(A, max(B, 0))‖²
+            self.slack = torch.zeros_like(self.squares)  # t of the last update: u = max(B, −t y)
+            self.scale, self.beta = torch.ones_like(self.squares), torch.ones_like(self.squares)
+
+    def set_units(self, scale: float, beta: float, nu: float, far: float) -> None:
+        """Set the units of the penalty; `far` is the norm beyond which it grows linearly."""
+        self.scale.fill_(scale)
+        self.beta.fill_(beta)
+        self.nu, self.far = nu, far
+
+    @torch.no_grad()
+    def weight(self, entries: Entries) -> Tensor:
+        """Return w of the entries of a batch, times n/b."""
+        value, index = entries.value.detach().to(self.y), entries.indices
+        first, _ = _distinct(entries)
+        y, before = self.y[index], torch.where(first, self.value[index], torch.nan)
+        now = torch.where(first, value, torch.nan)
+        excess = (self.excess - self._excess(before)).clamp(min=0) + self._excess(now)
+        q = (self.far / excess.sqrt()).clamp(max=1.0)
+        rest = (self.squares - self._squares(before, y)).clamp(min=0) * q.square()
+        r = (value * self.scale * q).to(self.y.dtype)
+        lower = self._lower(y)
+        c = slack_stiffness(torch.where(first, r, 0.0), lower, self.beta, self.nu, rest)
+        w = scaled_add(y, r, c * self.scale)
+        return (w.clamp(min=0) if self.inequality else w) * (self.size / len(index))
+
+    @torch.no_grad()
+    def follow(self, entries: Entries, ok: Tensor | None) -> None:
+        """Take the values of a batch after its step, unless `ok` is false on the device."""
+        index, y = entries.indices, self.y[entries.indices]
+        first, value = _distinct(entries)
+        before, value = self.value[index], value.to(self.y)
+        value = value if ok is None else torch.where(ok, value, before)
+        old, new = (torch.where(first, v, torch.nan) for v in (before, value))
+        self.squares = self.squares + self._squares(new, y) - self._squares(old, y)
+        self.excess = self.excess + self._excess(new) - self._excess(old)
+        self.value[index] = value
+        self.fresh[index] = True if ok is None else ok | self.fresh[index]
+
+    @torch.no_grad()
+    def update(self, sigma: float, integral: bool, y_max: float, ranks: Ranks) -> None:
+        """Move the multipliers of the entries that were in a batch since the last update.
+
+        Args:
+            sigma: dual step.
+            integral: whether it multiplies (A, B) instead of (A, u).
+            y_max: largest absolute multiplier.
+            ranks: the processes that have seen other entries.
+        """
+        if ranks.size > 1:
+            self._share(ranks)
+        q, c, r = self._residual()
+        if integral:
+            r = (self.value.nan_to_num() * self.scale * q).to(self.y.dtype)
+        step = sigma * stiffness(norm(r), torch.ones_like(c), self.nu)
+        y = scaled_add(self.y, r, step * self.scale)
+        y = (y.clamp(min=0) if self.inequality else y).clamp(-y_max, y_max)
+        self.y.copy_(torch.where(self.fresh, y, self.y))
+        self.fresh.zero_()
+
+    def _share(self, ranks: Ranks) -> None:
+        """Give all ranks the values that any of them has seen since the last update."""
+        seen = self.fresh.to(self.value.dtype)
+        total = torch.where(self.fresh, self.value, 0.0)
+        total, count = (part * ranks.size for part in ranks.averages([total, seen]))
+        self.fresh.copy_(count > 0.5)
+        self.value.copy_(torch.where(self.fresh, total / count.clamp(min=1), self.value))
+
+    @torch.no_grad()
+    def sum_anew(self) -> None:
+        """Sum the norm over all entries, in the units now in force."""
+        self.slack = torch.zeros_like(self.slack)
+        self.excess = self._excess(self.value)
+        q, c, _ = self._residual()
+        self.slack = torch.where(c > 0, 1 / (c * q), 0.0)
+        self.squares = self._squares(self.value, self.y)
+
+    def _residual(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, the stiffness c and (A, u) of the whole block, scaled."""
+        q = (self.far / self._excess(self.value).sqrt()).clamp(max=1.0)
+        r = (self.value.nan_to_num() * self.scale * q).to(self.y.dtype)
+        lower = self._lower(self.y)
+        c = slack_stiffness(r, lower, self.beta, self.nu)
+        if lower is not None:
+            t = torch.where(c > 0, 1 / c, 1.0).clamp(max=0.1 * torch.finfo(r.dtype).max)
+            r = torch.maximum(r, lower * t.to(r.dtype))
+        return q, c, r
+
+    def _lower(self, y: Tensor) -> Tensor | None:
+        """Return −y in scaled units; None for equalities."""
+        return (-y / self.scale.clamp(min=_TINY)).to(y.dtype) if self.inequality else None
+
+    def _excess(self, value: Tensor) -> Tensor:
+        """Return the sum of squares of the scaled violations; unseen entries are nan."""
+        excess = violation(value.nan_to_num(), self.inequality).to(self.squares.dtype)
+        return (excess * self.scale).square().sum()
+
+    def _squares(self, value: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of squares of the scaled (A, u) with the slacks of the last update."""
+        r = value.to(self.squares.dtype) * self.scale
+        if self.inequality:
+            r = torch.maximum(r, -self.slack * y / self.scale.clamp(min=_TINY))
+        return torch.where(value.isnan(), 0.0, r).square().sum()
+
+    def summary(self) -> list[Tensor]:
+        """Return what a report says about the block, still on the device."""
+        seen = ~self.value.isnan()
+        excess = violation(self.value, self.inequality).abs().masked_fill(~seen, -1.0)
+        worst = excess.topk(min(WORST, self.size))
+        ranks = torch.tensor(QUANTILES, dtype=torch.float64).to(excess.device)
+        # Entries that were never seen are sorted before all others.
+        count = seen.sum()
+        at = (self.size - count + ((count - 1) * ranks).round().long()).clamp(0, self.size - 1)
+        quantiles = excess.sort().values[at]
+        length = torch.linalg.vector_norm(excess.clamp(min=0))
+        price = self.y.gather(0, self.y.abs().argmax().reshape(1))
+        numbers = [length, torch.linalg.vector_norm(self.y), price, count]
+        return [worst.values, worst.indices, quantiles, *numbers, seen[: 10 * UNSEEN]]
+
+    def described(self, read: list[Tensor]) -> Violation:
+        """Return the violation from a `summary` on the host."""
+        values, indices, quantiles, length, _, _, count, seen = read
+        if not count:
+            return Violation(math.nan, math.nan, tuple(range(min(self.size, UNSEEN))))
+        unseen = (~seen).nonzero().flatten().tolist()[:UNSEEN]
+        by_quantile = dict(zip(QUANTILES, quantiles.tolist(), strict=True))
+        worst = tuple(i for i, v in zip(indices.tolist(), values.tolist(), strict=True) if v > 0)
+        return Violation(float(values[0]), float(length), tuple(unseen), by_quantile, worst)
+
+    def violation(self) -> Violation:
+        """Return the violation at the latest values, with quantiles and the worst entries."""
+        return self.described(to_host(self.summary()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next steps depend on."""
+        return {name: getattr(self, name).clone() for name in _SAVED}
+
+    def checked(self, state: Any, where: str) -> dict[str, Tensor]:
+        """Return a saved state; raise if an entry is not what this block has."""
+        state = check_keys(state, where, _SAVED)
+        found: dict[str, Tensor] = {}
+        for name in _SAVED:
+            place, vector = f"{where}[{name!r}]", name in ("y", "value", "fresh")
+            value = state[name]
+            if name == "value" and isinstance(value, Tensor):  # nan was never seen
+                check_tensor(value.nan_to_num(), place, shapes=[(self.size,)])
+                found[name] = value
+                continue
+            low = 0.0 if name == "y" and self.inequality else -math.inf
+            shape = (self.size,) if vector else ()
+            found[name] = check_tensor(value, place, shapes=[shape], low=low, mask=name == "fresh")
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state; the vectors have been made."""
+        for name in _SAVED:
+            setattr(self, name, state[name].detach().clone().to(self.y.device))
+
+
+def _distinct(entries: Entries) -> tuple[Tensor, Tensor]:
+    """Return which entries are the first of their index, and values that agree on duplicates."""
+    index, order = entries.indices.sort(stable=True)
+    value = entries.value.detach()[order]
+    first = torch.cat([torch.ones_like(index[:1], dtype=torch.bool), index[1:] != index[:-1]])
+    position = torch.where(first, torch.arange(len(index), device=index.device), 0).cummax(0).values
+    mask, same = torch.empty_like(first), torch.empty_like(value)
+    mask[order], same[order] = first, value[position]
+    return mask, same
