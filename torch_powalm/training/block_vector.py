@@ -125,7 +125,8 @@ class BlockVector:
         self.indexed = [indexed[name] for name in names if name in indexed]
         for part in self.indexed:
             double = params[0].dtype == torch.float64
-            part.place(self.device, torch.float64 if double else torch.float32)
+            kind = torch.float64 if double else torch.float32
+            part.place(self.device, kind, self.deferred)
         self.given = given_scales([blocks[name] for name in names], self._factors)
         with torch.no_grad():
             sizes = {name: len(value) for name, value in self.static_values().items()}

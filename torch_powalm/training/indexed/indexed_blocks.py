@@ -16,7 +16,11 @@ from torch_powalm.training.augmented_loss import AugmentedLoss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
-from torch_powalm.training.indexed.indexed_multipliers import Entries, IndexedMultipliers
+from torch_powalm.training.indexed.indexed_multipliers import (
+    Entries,
+    IndexedMultipliers,
+    distinct,
+)
 
 Given = dict[str, Entries]
 Check = Callable[[str, Tensor, Tensor], Tensor]
@@ -89,7 +93,7 @@ class IndexedBlocks:
             for part in self.parts
         ]
         A = torch.cat([given[part.name].value for part in self.parts])
-        seen = {name: Entries(e.value.detach(), e.indices) for name, e in given.items()}
+        seen = {name: e._replace(value=e.value.detach()) for name, e in given.items()}
         self.calls.append(IndexedCall(seen))
         alone = pending is not None and pending in given
         w = torch.cat(weights).to(A.dtype)
@@ -225,9 +229,13 @@ def _entries(part: IndexedMultipliers, given: Any, reads: bool) -> Entries:
     if len(value) != len(index) or len(value) == 0:
         raise ValueError(f"index of {name!r} must have {len(value)} entries, got {len(index)}")
     value = value.float() if value.element_size() < 4 else value
-    if index.is_cpu and reads:
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= part.size:
-            wrong = low if low < 0 else high
-            raise ValueError(f"index of {name!r} must be in [0, {part.size}), got {wrong}")
-    return Entries(value, index.to(value.device, non_blocking=True))
+    if not index.is_cpu or not reads:
+        index = index.to(value.device, non_blocking=True)
+        return Entries(value, index, distinct(index))
+    indices = index.tolist()
+    low, high, different = min(indices), max(indices), len(set(indices)) == len(indices)
+    if low < 0 or high >= part.size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"index of {name!r} must be in [0, {part.size}), got {wrong}")
+    index = index.to(value.device, non_blocking=True)
+    return Entries(value, index, None if different else distinct(index))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm import functional
 from torch_powalm.functional import violation
 from torch_powalm.result import Violation
 from torch_powalm.state_checks import check_keys, check_tensor
@@ -45,10 +46,12 @@ class Entries(NamedTuple):
     Args:
         value: their values, detached or with a graph.
         indices: their indices in the block.
+        first: which of the indices are the first of their kind; None if all are different.
     """
 
     value: Tensor
     indices: Tensor
+    first: Tensor | None
 
 
 class IndexedMultipliers:
@@ -65,11 +68,17 @@ class IndexedMultipliers:
         self.y = self.value = torch.empty(0)
         self.fresh = torch.empty(0, dtype=torch.bool)
         self.squares = self.excess = self.slack = torch.zeros(())
-        self.scale = self.beta = torch.ones(())
-        self.nu, self.far = 1.0, math.inf
+        self.scale: Any = 1.0  # tensors if numbers stay on the device
+        self.beta: Any = 1.0
+        self.one: Any = 1.0
+        self.nu, self.far, self.deferred = 1.0, math.inf, False
 
-    def place(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Make the vectors on a device, once."""
+    def place(self, device: torch.device, dtype: torch.dtype, deferred: bool) -> None:
+        """Make the vectors on a device, once; decide whether numbers stay there, too."""
+        self.deferred = deferred
+        if deferred:
+            self.one = torch.ones((), dtype=dtype, device=device)
+            self.scale, self.beta = self.one.clone(), torch.ones((), dtype=wide(device)).to(device)
         if len(self.y) != self.size:
             self.y = torch.zeros(self.size, device=device, dtype=dtype)
             self.value = torch.full_like(self.y, math.nan)
@@ -77,40 +86,42 @@ class IndexedMultipliers:
             self.squares = torch.zeros((), dtype=wide(device), device=device)  # ‖(A, u)‖²
             self.excess = torch.zeros_like(self.squares)  # ‖(A, max(B, 0))‖²
             self.slack = torch.zeros_like(self.squares)  # t of the last update: u = max(B, −t y)
-            self.scale, self.beta = torch.ones_like(self.squares), torch.ones_like(self.squares)
 
     def set_units(self, scale: float, beta: float, nu: float, far: float) -> None:
         """Set the units of the penalty; `far` is the norm beyond which it grows linearly."""
-        self.scale.fill_(scale)
-        self.beta.fill_(beta)
         self.nu, self.far = nu, far
+        if self.deferred:
+            self.scale.fill_(max(scale, _TINY))
+            self.beta.fill_(beta)
+        else:
+            self.scale, self.beta = max(scale, _TINY), beta
 
     @torch.no_grad()
     def weight(self, entries: Entries) -> Tensor:
         """Return w of the entries of a batch, times n/b."""
-        value, index = entries.value.detach().to(self.y), entries.indices
-        first, _ = _distinct(entries)
-        y, before = self.y[index], torch.where(first, self.value[index], torch.nan)
-        now = torch.where(first, value, torch.nan)
-        excess = (self.excess - self._excess(before)).clamp(min=0) + self._excess(now)
-        q = (self.far / excess.sqrt()).clamp(max=1.0)
-        rest = (self.squares - self._squares(before, y)).clamp(min=0) * q.square()
-        r = (value * self.scale * q).to(self.y.dtype)
-        lower = self._lower(y)
-        c = slack_stiffness(torch.where(first, r, 0.0), lower, self.beta, self.nu, rest)
-        w = scaled_add(y, r, c * self.scale)
-        return (w.clamp(min=0) if self.inequality else w) * (self.size / len(index))
+        value, index, first = entries.value.detach().to(self.y), entries.indices, entries.first
+        y, before, q, rest = self.y[index], self.value[index], self.one, self.one
+        if self.far < math.inf:
+            excess = self.excess - self._excess(_masked(before, first))
+            q = self._shortening(excess.clamp(min=0) + self._excess(_masked(value, first)))
+        if self.nu < 1:
+            rest = (self.squares - self._squares(_masked(before, first), y)).clamp(min=0)
+            rest = rest * q * q
+        r = value * (self.scale * q)
+        w = self._plus(y, r, self._stiffness(_masked(r, first, 0.0), y, rest))
+        return (w.clamp_(min=0) if self.inequality else w).mul_(self.size / len(index))
 
     @torch.no_grad()
     def follow(self, entries: Entries, ok: Tensor | None) -> None:
         """Take the values of a batch after its step, unless `ok` is false on the device."""
-        index, y = entries.indices, self.y[entries.indices]
-        first, value = _distinct(entries)
-        before, value = self.value[index], value.to(self.y)
+        index, first = entries.indices, entries.first
+        before, value = self.value[index], _agreeing(entries).to(self.y)
         value = value if ok is None else torch.where(ok, value, before)
-        old, new = (torch.where(first, v, torch.nan) for v in (before, value))
-        self.squares = self.squares + self._squares(new, y) - self._squares(old, y)
-        self.excess = self.excess + self._excess(new) - self._excess(old)
+        if self.nu < 1 or self.far < math.inf:
+            y = self.y[index]
+            old, new = _masked(before, first), _masked(value, first)
+            self.squares = self.squares + self._squares(new, y) - self._squares(old, y)
+            self.excess = self.excess + self._excess(new) - self._excess(old)
         self.value[index] = value
         self.fresh[index] = True if ok is None else ok | self.fresh[index]
 
@@ -126,10 +137,11 @@ class IndexedMultipliers:
         """
         if ranks.size > 1:
             self._share(ranks)
-        q, c, r = self._residual()
+        q, _, r = self._residual()
         if integral:
-            r = (self.value.nan_to_num() * self.scale * q).to(self.y.dtype)
-        step = sigma * stiffness(norm(r), torch.ones_like(c), self.nu)
+            r = self.value.nan_to_num() * (self.scale * q)
+        one = torch.ones_like(self.squares)
+        step = sigma * stiffness(norm(r), one, self.nu)
         y = scaled_add(self.y, r, step * self.scale)
         y = (y.clamp(min=0) if self.inequality else y).clamp(-y_max, y_max)
         self.y.copy_(torch.where(self.fresh, y, self.y))
@@ -146,38 +158,63 @@ class IndexedMultipliers:
     @torch.no_grad()
     def sum_anew(self) -> None:
         """Sum the norm over all entries, in the units now in force."""
-        self.slack = torch.zeros_like(self.slack)
         self.excess = self._excess(self.value)
         q, c, _ = self._residual()
         self.slack = torch.where(c > 0, 1 / (c * q), 0.0)
         self.squares = self._squares(self.value, self.y)
 
-    def _residual(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _residual(self) -> tuple[Any, Tensor, Tensor]:
         """Return q, the stiffness c and (A, u) of the whole block, scaled."""
-        q = (self.far / self._excess(self.value).sqrt()).clamp(max=1.0)
-        r = (self.value.nan_to_num() * self.scale * q).to(self.y.dtype)
+        q = self._shortening(self._excess(self.value))
+        r = self.value.nan_to_num() * (self.scale * q)
         lower = self._lower(self.y)
-        c = slack_stiffness(r, lower, self.beta, self.nu)
+        beta = torch.as_tensor(self.beta, dtype=self.squares.dtype)
+        c = slack_stiffness(r, lower, beta.to(r.device), self.nu)
         if lower is not None:
             t = torch.where(c > 0, 1 / c, 1.0).clamp(max=0.1 * torch.finfo(r.dtype).max)
             r = torch.maximum(r, lower * t.to(r.dtype))
         return q, c, r
 
+    def _shortening(self, excess: Tensor) -> Any:
+        """Return q = min(1, far / ‖(A, max(B, 0))‖)."""
+        if self.far == math.inf:
+            return self.one
+        if self.deferred:
+            return (self.far / excess.sqrt()).clamp(max=1.0)
+        return self.far / max(self.far, math.sqrt(excess.item()))
+
+    def _stiffness(self, r: Tensor, y: Tensor, rest: Any) -> Any:
+        """Return the stiffness of the block, from some entries and the squares of the others."""
+        if self.nu == 1:
+            return self.beta
+        if self.deferred:
+            return slack_stiffness(r, self._lower(y), self.beta, self.nu, rest)
+        squares = rest.item()
+        r_norm = math.hypot(functional.norm(r), math.sqrt(squares))
+        return functional.slack_stiffness(r, r_norm, self._lower(y), self.beta, self.nu, squares)
+
+    def _plus(self, y: Tensor, r: Tensor, c: Any) -> Tensor:
+        """Return y + s c r."""
+        if self.deferred:
+            return scaled_add(y, r, c * self.scale)
+        return functional.scaled_add(y, r, c * self.scale)
+
     def _lower(self, y: Tensor) -> Tensor | None:
         """Return −y in scaled units; None for equalities."""
-        return (-y / self.scale.clamp(min=_TINY)).to(y.dtype) if self.inequality else None
+        return y * (-1 / self.scale) if self.inequality else None
 
     def _excess(self, value: Tensor) -> Tensor:
         """Return the sum of squares of the scaled violations; unseen entries are nan."""
-        excess = violation(value.nan_to_num(), self.inequality).to(self.squares.dtype)
-        return (excess * self.scale).square().sum()
+        excess = violation(value, self.inequality).nan_to_num() * self.scale
+        return torch.dot(excess, excess)
 
     def _squares(self, value: Tensor, y: Tensor) -> Tensor:
         """Return the sum of squares of the scaled (A, u) with the slacks of the last update."""
-        r = value.to(self.squares.dtype) * self.scale
+        r = value * self.scale
         if self.inequality:
-            r = torch.maximum(r, -self.slack * y / self.scale.clamp(min=_TINY))
-        return torch.where(value.isnan(), 0.0, r).square().sum()
+            r = torch.maximum(r, y * (self.slack * (-1 / self.scale)).to(y.dtype))
+        r = r.nan_to_num()
+        return torch.dot(r, r)
 
     def summary(self) -> list[Tensor]:
         """Return what a report says about the block, still on the device."""
@@ -234,12 +271,28 @@ class IndexedMultipliers:
             setattr(self, name, state[name].detach().clone().to(self.y.device))
 
 
-def _distinct(entries: Entries) -> tuple[Tensor, Tensor]:
-    """Return which entries are the first of their index, and values that agree on duplicates."""
-    index, order = entries.indices.sort(stable=True)
-    value = entries.value.detach()[order]
+def distinct(indices: Tensor) -> Tensor:
+    """Return which indices are the first of their kind."""
+    index, order = indices.sort(stable=True)
     first = torch.cat([torch.ones_like(index[:1], dtype=torch.bool), index[1:] != index[:-1]])
+    mask = torch.empty_like(first)
+    mask[order] = first
+    return mask
+
+
+def _agreeing(entries: Entries) -> Tensor:
+    """Return values that are the same for equal indices, those of the first."""
+    value = entries.value.detach()
+    if entries.first is None:
+        return value
+    index, order = entries.indices.sort(stable=True)
+    first = entries.first[order]
     position = torch.where(first, torch.arange(len(index), device=index.device), 0).cummax(0).values
-    mask, same = torch.empty_like(first), torch.empty_like(value)
-    mask[order], same[order] = first, value[position]
-    return mask, same
+    same = torch.empty_like(value)
+    same[order] = value[order][position]
+    return same
+
+
+def _masked(value: Tensor, first: Tensor | None, other: float = math.nan) -> Tensor:
+    """Return values with another number in place of duplicates."""
+    return value if first is None else torch.where(first, value, other)
