@@ -31,7 +31,6 @@ from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.on_device.device_state import DeviceState
 from torch_powalm.training.running_estimate import RunningEstimate
-from torch_powalm.training.update_reading import UpdateReading, read_now
 from torch_powalm.training.vector_jacobian import (
     add_to_grad,
     check_reach,
@@ -131,16 +130,6 @@ class AugmentedGradient:
         augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
         return augmented
 
-    def indexed_weight(self, name: str, value: Tensor, w: Tensor) -> Tensor:
-        """Return the weight of an indexed block, nan if a value in the batch is not finite."""
-        if self.device is not None:
-            return self.device.spoil_indexed(name, value, w)
-        if math.isfinite(norm(value.detach())):
-            return w
-        if self.on_nonfinite == "raise":
-            raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
-        return torch.full_like(w, math.nan)
-
     def inject(self, batch: Tallies) -> bool:
         """Add J_Aᵀ w of the parameter-only blocks to .grad; False if a constraint is not finite.
 
@@ -192,13 +181,6 @@ class AugmentedGradient:
         self.indexed.forget_done()
         if self._device is not None:
             self._device.guard.forgive()
-
-    def read(self, r: Tensor) -> UpdateReading:
-        """Return what an update sees, given the residual of the epoch."""
-        more = self.indexed.summaries()
-        if self.device is not None:
-            return self.device.read_update(r, more)
-        return read_now(self.blocks, r, more)
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""

@@ -12,6 +12,7 @@ from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
 from torch_powalm.training.epoch_residual import epoch_residual
 from torch_powalm.training.state_dict import SavedMultipliers
+from torch_powalm.training.update_reading import UpdateReading, read_now
 
 if TYPE_CHECKING:
     from torch_powalm.training.update_schedule import UpdateSchedule
@@ -38,7 +39,7 @@ class MultiplierUpdate(SavedMultipliers):
             return self._record({name: found[name] for name in blocks.names})
         residual = epoch_residual(blocks, self.constraints, exact)
         self.gradient.indexed.move()
-        reading = self.gradient.read(residual)
+        reading = self._read(residual)
         violations = blocks.violations(reading.r, reading.seen)
         if self.gradient.device is not None:
             for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
@@ -66,6 +67,11 @@ class MultiplierUpdate(SavedMultipliers):
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record
+
+    def _read(self, r: Tensor) -> UpdateReading:
+        """Return what an update sees, given the residual of the epoch."""
+        more, device = self.gradient.indexed.summaries(), self.gradient.device
+        return read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
 
     def _tightened(self, asked: Tensor) -> Tensor:
         """Return the residual with margins, which held-out data renew if it is time."""

@@ -162,12 +162,9 @@ class PowerALMOptimizer(MultiplierUpdate):
             **values: for every batch block a tensor, (tensor, count) or additive statistics, or a
                 ProxyValue of two of them.
         """
-        blocks, indexed = self.blocks.ready(), self.gradient.indexed
+        blocks = self.blocks.ready()
         if blocks.indexed:
-            given = indexed.take(values)
-            if not blocks.sizes and not self.dual.started:
-                self.gradient.start(torch.zeros(0, device=blocks.device))
-            loss = indexed.augmented(loss, given, self.gradient.indexed_weight)
+            loss = self.gradient.indexed.augmented(loss, values, self.gradient)
         batch = read_batch(blocks.batch, values, strict, samples, window, blocks.deferred)
         self.monitor.signals.after_augment()
         return self.gradient.augmented(loss, batch)

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import step_size
+from torch_powalm.functional import norm, step_size
 from torch_powalm.result import DualRecord
 from torch_powalm.state_checks import check_keys
 from torch_powalm.training.augmented_loss import AugmentedLoss
@@ -22,8 +22,10 @@ from torch_powalm.training.indexed.indexed_multipliers import (
     distinct,
 )
 
+if TYPE_CHECKING:
+    from torch_powalm.training.augmented_gradient import AugmentedGradient
+
 Given = dict[str, Entries]
-Check = Callable[[str, Tensor, Tensor], Tensor]
 
 
 @dataclass
@@ -69,14 +71,19 @@ class IndexedBlocks:
         """Whether an index on the CPU may be read without waiting for the device."""
         return not self.blocks.deferred or not part.y.is_cpu
 
-    def augmented(self, loss: Tensor, given: Given, check: Check) -> Tensor:
+    def augmented(
+        self, loss: Tensor, values: dict[str, Any], gradient: "AugmentedGradient"
+    ) -> Tensor:
         """Return the loss with the gradient of loss + ⟨w, B⟩ for the entries of the batch.
 
         Args:
             loss: the loss.
-            given: the entries by name.
-            check: returns the weight of a block, nan if a value is not finite.
+            values: the arguments of `augment`, from which those of indexed blocks are removed.
+            gradient: starts the multipliers, and knows what to do with values not finite.
         """
+        given = self.take(values)
+        if not self.blocks.sizes and not self.dual.started:
+            gradient.start(torch.zeros(0, device=self.blocks.device))
         if not torch.is_grad_enabled() or not any(e.value.requires_grad for e in given.values()):
             return loss
         if self.calls and all(p.grad is None for p in self.blocks.params):
@@ -89,7 +96,7 @@ class IndexedBlocks:
                 self.units.measure_batch(loss, self.blocks, values, self.ranks)
         pending = self.units.pending
         weights = [
-            check(part.name, given[part.name].value, self._weight(part, given[part.name]))
+            _checked(self._weight(part, given[part.name]), part.name, given, gradient)
             for part in self.parts
         ]
         A = torch.cat([given[part.name].value for part in self.parts])
@@ -211,6 +218,18 @@ class IndexedBlocks:
             self.clear()
 
         return load
+
+
+def _checked(w: Tensor, name: str, given: Given, gradient: "AugmentedGradient") -> Tensor:
+    """Return the weight of a block, nan if a value in the batch is not finite."""
+    value = given[name].value.detach()
+    if gradient.device is not None:
+        return gradient.device.spoil_indexed(name, value, w)
+    if math.isfinite(norm(value)):
+        return w
+    if gradient.on_nonfinite == "raise":
+        raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
+    return torch.full_like(w, math.nan)
 
 
 def _entries(part: IndexedMultipliers, given: Any, reads: bool) -> Entries:
