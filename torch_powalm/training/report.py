@@ -12,6 +12,7 @@ from torch_powalm.functional import norm, violation
 from torch_powalm.training.block import Block
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, tolerance_of
 from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
+from torch_powalm.training.indexed.indexed_summary import described
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.on_device.transfer import to_host
 
@@ -149,7 +150,7 @@ def _indexed(
     monitor: Monitor, part: IndexedMultipliers, tolerance: float, started: bool
 ) -> BlockReport:
     read = to_host(part.summary())
-    found, norm_y, price = part.described(read), float(read[4]), float(read[5])
+    found, norm_y, price = described(read, part.size), float(read[4]), float(read[5])
     entry = int(read[1][0]) if int(read[6]) else None
     status = "violated" if not found.max <= tolerance else "met"
     if status == "met" and price == 0 and part.inequality:

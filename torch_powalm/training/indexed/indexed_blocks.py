@@ -16,11 +16,9 @@ from torch_powalm.training.augmented_loss import AugmentedLoss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
-from torch_powalm.training.indexed.indexed_multipliers import (
-    Entries,
-    IndexedMultipliers,
-    distinct,
-)
+from torch_powalm.training.indexed.entries import Entries, read_entries
+from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
+from torch_powalm.training.indexed.indexed_summary import described
 
 if TYPE_CHECKING:
     from torch_powalm.training.augmented_gradient import AugmentedGradient
@@ -64,7 +62,9 @@ class IndexedBlocks:
         for part in self.parts:
             if part.name not in values:
                 raise KeyError(f"augment must have a value for {part.name!r}, got none")
-            found[part.name] = _entries(part, values.pop(part.name), self._reads(part))
+            found[part.name] = read_entries(
+                part.name, part.size, values.pop(part.name), self._reads(part)
+            )
         return found
 
     def _reads(self, part: IndexedMultipliers) -> bool:
@@ -190,7 +190,7 @@ class IndexedBlocks:
         lengths, size = [record.primal_residual], len(read) // max(1, len(self.parts))
         for i, part in enumerate(self.parts):
             summary = list(read[i * size : (i + 1) * size])
-            violations[part.name] = part.described(summary)
+            violations[part.name] = described(summary, part.size)
             lengths.append(violations[part.name].norm)
             y_norms.append(float(summary[4]))
         primal = math.hypot(*[x for x in lengths if not math.isnan(x)])
@@ -230,31 +230,3 @@ def _checked(w: Tensor, name: str, given: Given, gradient: "AugmentedGradient") 
     if gradient.on_nonfinite == "raise":
         raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
     return torch.full_like(w, math.nan)
-
-
-def _entries(part: IndexedMultipliers, given: Any, reads: bool) -> Entries:
-    """Return the value and the index of a batch, or raise if they do not fit the block."""
-    name = part.name
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise TypeError(f"constraint {name!r} must be (value, index), got {type(given).__name__}")
-    value, index = given
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"constraint {name!r} must be a floating-point tensor, got {got}")
-    if not isinstance(index, Tensor) or index.is_floating_point() or index.dtype == torch.bool:
-        got = index.dtype if isinstance(index, Tensor) else type(index).__name__
-        raise TypeError(f"index of {name!r} must be a tensor of integers, got {got}")
-    value, index = value.reshape(-1), index.reshape(-1).long()
-    if len(value) != len(index) or len(value) == 0:
-        raise ValueError(f"index of {name!r} must have {len(value)} entries, got {len(index)}")
-    value = value.float() if value.element_size() < 4 else value
-    if not index.is_cpu or not reads:
-        index = index.to(value.device, non_blocking=True)
-        return Entries(value, index, distinct(index))
-    indices = index.tolist()
-    low, high, different = min(indices), max(indices), len(set(indices)) == len(indices)
-    if low < 0 or high >= part.size:
-        wrong = low if low < 0 else high
-        raise ValueError(f"index of {name!r} must be in [0, {part.size}), got {wrong}")
-    index = index.to(value.device, non_blocking=True)
-    return Entries(value, index, None if different else distinct(index))

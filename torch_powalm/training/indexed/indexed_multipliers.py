@@ -14,7 +14,7 @@ anew at every update. An update moves the multipliers of entries that have been 
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from torch_powalm.functional import violation
 from torch_powalm.result import Violation
 from torch_powalm.state_checks import check_keys, check_tensor
 from torch_powalm.training.distributed.reductions import Ranks
+from torch_powalm.training.indexed.entries import Entries, agreeing, masked
+from torch_powalm.training.indexed.indexed_summary import described, summary
 from torch_powalm.training.on_device.tensor_formulas import (
     norm,
     scaled_add,
@@ -33,25 +35,8 @@ from torch_powalm.training.on_device.tensor_formulas import (
 )
 from torch_powalm.training.on_device.transfer import to_host
 
-QUANTILES = (0.5, 0.9, 0.99)
-WORST = 10  # indices of the largest violations
-UNSEEN = 1000  # at most so many entries are listed as never seen
 _TINY = 1e-30  # smallest scale
 _SAVED = ("y", "value", "fresh", "squares", "excess", "slack")
-
-
-class Entries(NamedTuple):
-    """The entries of a block in one batch.
-
-    Args:
-        value: their values, detached or with a graph.
-        indices: their indices in the block.
-        first: which of the indices are the first of their kind; None if all are different.
-    """
-
-    value: Tensor
-    indices: Tensor
-    first: Tensor | None
 
 
 class IndexedMultipliers:
@@ -102,24 +87,24 @@ class IndexedMultipliers:
         value, index, first = entries.value.detach().to(self.y), entries.indices, entries.first
         y, before, q, rest = self.y[index], self.value[index], self.one, self.one
         if self.far < math.inf:
-            excess = self.excess - self._excess(_masked(before, first))
-            q = self._shortening(excess.clamp(min=0) + self._excess(_masked(value, first)))
+            excess = self.excess - self._excess(masked(before, first))
+            q = self._shortening(excess.clamp(min=0) + self._excess(masked(value, first)))
         if self.nu < 1:
-            rest = (self.squares - self._squares(_masked(before, first), y)).clamp(min=0)
+            rest = (self.squares - self._squares(masked(before, first), y)).clamp(min=0)
             rest = rest * q * q
         r = value * (self.scale * q)
-        w = self._plus(y, r, self._stiffness(_masked(r, first, 0.0), y, rest))
+        w = self._plus(y, r, self._stiffness(masked(r, first, 0.0), y, rest))
         return (w.clamp_(min=0) if self.inequality else w).mul_(self.size / len(index))
 
     @torch.no_grad()
     def follow(self, entries: Entries, ok: Tensor | None) -> None:
         """Take the values of a batch after its step, unless `ok` is false on the device."""
         index, first = entries.indices, entries.first
-        before, value = self.value[index], _agreeing(entries).to(self.y)
+        before, value = self.value[index], agreeing(entries).to(self.y)
         value = value if ok is None else torch.where(ok, value, before)
         if self.nu < 1 or self.far < math.inf:
             y = self.y[index]
-            old, new = _masked(before, first), _masked(value, first)
+            old, new = masked(before, first), masked(value, first)
             self.squares = self.squares + self._squares(new, y) - self._squares(old, y)
             self.excess = self.excess + self._excess(new) - self._excess(old)
         self.value[index] = value
@@ -218,32 +203,11 @@ class IndexedMultipliers:
 
     def summary(self) -> list[Tensor]:
         """Return what a report says about the block, still on the device."""
-        seen = ~self.value.isnan()
-        excess = violation(self.value, self.inequality).abs().masked_fill(~seen, -1.0)
-        worst = excess.topk(min(WORST, self.size))
-        ranks = torch.tensor(QUANTILES, dtype=torch.float64).to(excess.device)
-        # Entries that were never seen are sorted before all others.
-        count = seen.sum()
-        at = (self.size - count + ((count - 1) * ranks).round().long()).clamp(0, self.size - 1)
-        quantiles = excess.sort().values[at]
-        length = torch.linalg.vector_norm(excess.clamp(min=0))
-        price = self.y.gather(0, self.y.abs().argmax().reshape(1))
-        numbers = [length, torch.linalg.vector_norm(self.y), price, count]
-        return [worst.values, worst.indices, quantiles, *numbers, seen[: 10 * UNSEEN]]
-
-    def described(self, read: list[Tensor]) -> Violation:
-        """Return the violation from a `summary` on the host."""
-        values, indices, quantiles, length, _, _, count, seen = read
-        if not count:
-            return Violation(math.nan, math.nan, tuple(range(min(self.size, UNSEEN))))
-        unseen = (~seen).nonzero().flatten().tolist()[:UNSEEN]
-        by_quantile = dict(zip(QUANTILES, quantiles.tolist(), strict=True))
-        worst = tuple(i for i, v in zip(indices.tolist(), values.tolist(), strict=True) if v > 0)
-        return Violation(float(values[0]), float(length), tuple(unseen), by_quantile, worst)
+        return summary(self.value, self.y, self.inequality)
 
     def violation(self) -> Violation:
         """Return the violation at the latest values, with quantiles and the worst entries."""
-        return self.described(to_host(self.summary()))
+        return described(to_host(self.summary()), self.size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next steps depend on."""
@@ -269,30 +233,3 @@ class IndexedMultipliers:
         """Continue from a saved state; the vectors have been made."""
         for name in _SAVED:
             setattr(self, name, state[name].detach().clone().to(self.y.device))
-
-
-def distinct(indices: Tensor) -> Tensor:
-    """Return which indices are the first of their kind."""
-    index, order = indices.sort(stable=True)
-    first = torch.cat([torch.ones_like(index[:1], dtype=torch.bool), index[1:] != index[:-1]])
-    mask = torch.empty_like(first)
-    mask[order] = first
-    return mask
-
-
-def _agreeing(entries: Entries) -> Tensor:
-    """Return values that are the same for equal indices, those of the first."""
-    value = entries.value.detach()
-    if entries.first is None:
-        return value
-    index, order = entries.indices.sort(stable=True)
-    first = entries.first[order]
-    position = torch.where(first, torch.arange(len(index), device=index.device), 0).cummax(0).values
-    same = torch.empty_like(value)
-    same[order] = value[order][position]
-    return same
-
-
-def _masked(value: Tensor, first: Tensor | None, other: float = math.nan) -> Tensor:
-    """Return values with another number in place of duplicates."""
-    return value if first is None else torch.where(first, value, other)
