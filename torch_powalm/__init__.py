@@ -3,6 +3,7 @@
 from torch_powalm import prox, solvers, solving, training
 from torch_powalm.certification.certificate import Certificate, CertifiedEntry
 from torch_powalm.certification.certify import certify
+from torch_powalm.certification.held_out import HeldOut
 from torch_powalm.certification.kinds import Mean, Rates
 from torch_powalm.dual import DualState
 from torch_powalm.result import (
@@ -42,6 +43,7 @@ __all__ = [
     "ConstraintWarning",
     "DualRecord",
     "DualState",
+    "HeldOut",
     "History",
     "Mean",
     "MultiplierState",

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +14,9 @@ from torch_powalm.result import Violation
 from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import Block
 from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
+from torch_powalm.training.full_precision import full_precision
 from torch_powalm.training.given_units import given_scales
+from torch_powalm.training.margin import Margin
 from torch_powalm.training.optimizer_protocol import check_params
 from torch_powalm.training.registry import ConstraintRegistry
 
@@ -33,6 +34,7 @@ class BlockVector:
         coupling: "all" (one norm over all blocks) or "block" (one norm each).
         optional: whether there may be no blocks.
         factors: factors of the blocks in the penalty, by name; None for 1.
+        margin: how much stricter the multipliers see the inequalities; None for 0.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class BlockVector:
         coupling: str,
         optional: bool = False,
         factors: Mapping[str, float] | None = None,
+        margin: Margin | None = None,
     ) -> None:
         if not isinstance(constraints, ConstraintRegistry):
             got = type(constraints).__name__
@@ -54,6 +57,7 @@ class BlockVector:
         self._base, self._constraints, self._coupling = base, constraints, coupling
         self._owns = None if owns is None else list(owns)
         self._optional, self._factors = optional, factors
+        self.margin = Margin(0.0, None, constraints) if margin is None else margin
         self._learned, self._handed_over = False, False
         self.static: list[Block] = []  # functions of the parameters
         self.batch: list[Block] = []
@@ -118,6 +122,7 @@ class BlockVector:
         if kinds.any():
             lengths = torch.tensor(list(sizes.values()))
             self.inequality = kinds.repeat_interleave(lengths).to(self.device)
+        self.margin.start((*self.static, *self.batch), sizes)
         self._constraints.claim(names, self)
         self.sizes, self._learned = sizes, True
 
@@ -228,9 +233,8 @@ class BlockVector:
     def violations(self, vector: Tensor) -> dict[str, Violation]:
         """Return the violation by block name."""
         blocks, seen = self._constraints.blocks, self._constraints.seen
-        return {
-            name: blocks[name].violation(v, seen(name)) for name, v in self.split(vector).items()
-        }
+        pieces = self.split(vector).items()
+        return {name: blocks[name].violation(v, seen(name)) for name, v in pieces}
 
     def not_finite(self, vector: Tensor) -> str:
         """Return the name of the first block with an entry that is not finite."""
@@ -239,10 +243,3 @@ class BlockVector:
     def __getstate__(self) -> dict[str, Any]:
         # The functions of a copy may still use the old model, so its blocks are verified again.
         return {**self.__dict__, "verified": False}
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Turn autocast off: in low precision, constraints and their gradients would be too noisy."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()

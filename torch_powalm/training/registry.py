@@ -39,6 +39,7 @@ class ConstraintRegistry(Registration):
         self._latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
         self._seen: dict[str, Tensor] = {}  # entries of batch blocks in any batch before that
         self._observed: Tallies = {}  # batch blocks, since the last take_observed()
+        self.margin_data: list[Any] = []  # loaders that margins come from; `certify` refuses them
 
     @torch.no_grad()
     def values(self, *, model: Any = None) -> dict[str, Tensor]:

@@ -41,6 +41,7 @@ def save(parts: Parts) -> dict[str, Any]:
     state["seen"] = constraints.seen_entries(names)
     state["units"] = parts.units.state_dict()
     state["running"] = parts.estimate.state_dict()
+    state["margin"] = blocks.margin.state_dict()
     return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
 
 
@@ -68,6 +69,7 @@ def prepare_load(state: Mapping[str, Any], parts: Parts) -> Callable[[], None]:
         parts.epoch.restore(**counters)
         parts.units.take_over(units)
         parts.estimate.restore(tracks)
+        blocks.margin.load_state_dict(state.get("margin", {}))
         parts.window.clear()
 
     return load
