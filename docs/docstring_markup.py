@@ -42,7 +42,5 @@ def _escaped(line: str) -> str:
     parts = line.split("`")
     if len(parts) % 2 == 0:  # a pair goes over two lines
         return _SPECIAL.sub(r"\\\1", line)
-    text = [
-        f"``{part}``" if i % 2 else _SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts)
-    ]
+    text = [f"``{part}``" if i % 2 else _SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts)]
     return "".join(text)

@@ -38,12 +38,18 @@ def first_training() -> None:
         name = "constraint, nothing set" if own else f"weight {weight:g}"
         offset = (9, 9) if own else (7, -4)
         right.annotate(
-            name, (missed[-1], loss[-1]), offset, textcoords="offset points", color=color if own else "0.3"
+            name,
+            (missed[-1], loss[-1]),
+            offset,
+            textcoords="offset points",
+            color=color if own else "0.3",
         )
     left.axhline(BOUND, color="C3", linestyle="--", linewidth=1)
     right.axvline(BOUND, color="C3", linestyle="--", linewidth=1)
     left.set(xlabel="epoch", ylabel="patients missed, %", ylim=(0, None))
-    left.annotate(f"{BOUND} % allowed", (EPOCHS, BOUND), (-75, 5), textcoords="offset points", color="C3")
+    left.annotate(
+        f"{BOUND} % allowed", (EPOCHS, BOUND), (-75, 5), textcoords="offset points", color="C3"
+    )
     right.set(xlabel="patients missed at the end, %", ylabel="loss at the end", xlim=(0, 48))
     right.margins(y=0.2)
     save(figure, "first_training.png")
@@ -69,7 +75,9 @@ def train(weight: float | None) -> list[tuple[float, float]]:
             if isinstance(optimizer, PowerALMOptimizer):
                 loss = optimizer.augment(loss, missed=missed)
             else:
-                loss = loss + weight * (missed[0] / missed[1].clamp(min=1) - BOUND / 100).clamp(min=0)
+                loss = loss + weight * (missed[0] / missed[1].clamp(min=1) - BOUND / 100).clamp(
+                    min=0
+                )
             loss.backward()
             optimizer.step()
         with torch.no_grad():
@@ -93,7 +101,7 @@ def nu_penalty() -> None:
         axes[0].plot(r, r.abs() ** (nu + 1) / (nu + 1), color=color, label=f"ν = {nu:g}")
         axes[1].plot(r, r.sign() * r.abs() ** nu, color=color, label=f"ν = {nu:g}")
     axes[0].set(xlabel="violation r", ylabel="penalty φ(r)")
-    axes[1].set(xlabel="violation r", ylabel="pull φ′(r)")
+    axes[1].set(xlabel="violation r", ylabel="slope of φ(r)")
     axes[0].legend(frameon=False, loc="upper center")
     for axis in axes:
         axis.grid(alpha=0.3)
@@ -101,7 +109,7 @@ def nu_penalty() -> None:
 
 
 def nu_path() -> None:
-    """Iterates of the method after every update: the nearest point of a circle, by squared length."""
+    """Iterates of the method after every update: the nearest point of a circle."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
     goal = torch.tensor([2.2, 1.2], dtype=torch.float64)
     weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
@@ -109,7 +117,9 @@ def nu_path() -> None:
         f=lambda x: (weights * (x - goal).square()).sum(),
         equality=lambda x: (x.square().sum() - 1).reshape(1),
     )
-    u, v = torch.meshgrid(torch.linspace(-0.4, 2.4, 120), torch.linspace(-0.4, 1.6, 90), indexing="xy")
+    u, v = torch.meshgrid(
+        torch.linspace(-0.4, 2.4, 120), torch.linspace(-0.4, 1.6, 90), indexing="xy"
+    )
     level = weights[0] * (u - goal[0]) ** 2 + weights[1] * (v - goal[1]) ** 2
     angle = torch.linspace(0, 2 * torch.pi, 200)
     for axis, nu in zip(axes, (1.0, 0.5), strict=False):

@@ -1,7 +1,7 @@
-"""Makes Markdown files outside docs/ part of the site, and lets links work on the site and in the repository.
+"""Adds Markdown files outside docs/ to the site; links work there and in the repository.
 
-In the repository, pages link to `../experiments/BENCHMARKS.md` or `gallery/plot_heat_pinn.py`. On the
-site these are `generated/benchmarks` and `auto_gallery/plot_heat_pinn`.
+In the repository, pages link to `../experiments/BENCHMARKS.md` or `gallery/plot_heat_pinn.py`.
+On the site these are `generated/benchmarks` and `auto_gallery/plot_heat_pinn`.
 """
 
 import os

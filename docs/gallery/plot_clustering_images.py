@@ -84,6 +84,8 @@ plt.show()
 residuals = problem.residuals(solution.x, solution.y)
 print(residuals)
 majority = sum(int(labels[assignment == c].bincount().max()) for c in found)
-print(f"{len(found)} clusters, {100 * majority / len(points):.0f} % of the images are with their kind")
+print(
+    f"{len(found)} clusters, {100 * majority / len(points):.0f} % of the images are with their kind"
+)
 assert solution.status is Status.CONVERGED
 assert residuals.primal <= 1e-3

@@ -102,9 +102,13 @@ for row, (margin, (_, _, certificate)) in enumerate(results.items()):
     for group, entry in enumerate(sorted(certificate, key=lambda entry: entry.entry)):
         y = 2.5 * row + group
         color = "C0" if entry.verdict == "holds" else "C3"
-        ax.plot([entry.estimate, entry.upper], [y, y], color=color, linewidth=4, solid_capstyle="butt")
+        ax.plot(
+            [entry.estimate, entry.upper], [y, y], color=color, linewidth=4, solid_capstyle="butt"
+        )
         ax.scatter(entry.estimate, y, color=color, s=50, zorder=3)
-        ax.annotate(entry.verdict, (entry.upper, y), (8, -4), textcoords="offset points", color=color)
+        ax.annotate(
+            entry.verdict, (entry.upper, y), (8, -4), textcoords="offset points", color=color
+        )
         name = ("African-American", "others")[group]
         labels.append((y, f"{name}, margin {margin:g}"))
 ax.axvline(ASKED, color="0.3", linestyle="--")

@@ -54,7 +54,9 @@ for _ in range(3 if FAST else 8):
         cross_entropy(reference(old_x[rows]), old_target[rows]).backward()
         adam.step()
 reference.requires_grad_(False).eval()
-print(f"digits {accuracy(reference, old_test):.1f} %, clothes {accuracy(reference, new_test):.1f} %")
+print(
+    f"digits {accuracy(reference, old_test):.1f} %, clothes {accuracy(reference, new_test):.1f} %"
+)
 
 # %%
 # Fine-tuning
@@ -75,7 +77,9 @@ def finetune(constrained, epochs):
     constraints = ConstraintRegistry()
     constraints.inequality("forgetting", size=1)
     base = torch.optim.Adam(model.parameters(), lr=1e-3)
-    optimizer = PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+    optimizer = (
+        PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+    )
     path = [(0, accuracy(model, old_test), accuracy(model, new_test))]
     for epoch in range(epochs):
         batches = zip(torch.randperm(5000).split(100), torch.randperm(5000).split(100), strict=True)

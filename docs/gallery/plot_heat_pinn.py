@@ -32,9 +32,7 @@ def exact(xt):
 
 
 torch.manual_seed(0)
-u = nn.Sequential(
-    nn.Linear(2, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 1)
-)
+u = nn.Sequential(nn.Linear(2, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 1))
 
 
 def residual(xt):

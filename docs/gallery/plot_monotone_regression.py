@@ -39,14 +39,20 @@ def train(constrained, epochs):
     """Train a small network, with the constraints or without them."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Linear(len(table.features), 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)
+        nn.Linear(len(table.features), 32),
+        nn.Tanh(),
+        nn.Linear(32, 32),
+        nn.Tanh(),
+        nn.Linear(32, 1),
     )
     constraints = ConstraintRegistry()
     if constrained:
         for feature in signs:
             constraints.inequality(feature, lambda f=feature: drop(model, points, f))
     base = torch.optim.Adam(model.parameters(), lr=1e-2)
-    optimizer = PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+    optimizer = (
+        PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+    )
     for _ in range(epochs):
         for rows in torch.randperm(4000).split(80):
             optimizer.zero_grad()

@@ -48,7 +48,9 @@ def train(constrained, epochs):
     constraints = ConstraintRegistry()
     constraints.inequality("missed", size=1, from_statistics=lambda s: s[:1] / s[1:] - BOUND)
     base = torch.optim.Adam(model.parameters(), lr=3e-3, weight_decay=1e-3)
-    optimizer = PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+    optimizer = (
+        PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+    )
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50 * epochs)
     rates = []
     for _ in range(epochs):

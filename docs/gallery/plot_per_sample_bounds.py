@@ -79,6 +79,8 @@ plt.show()
 # %%
 # Feasible at the end: the worst of the thousand samples.
 
-print(f"largest loss {float(bounded.max()):.3f}, bound {BOUND}; mean loss only {float(plain.max()):.3f}")
+print(
+    f"largest loss {float(bounded.max()):.3f}, bound {BOUND}; mean loss only {float(plain.max()):.3f}"
+)
 print(f"samples with a multiplier: {int((y > 0).sum())} of {N}")
 assert bounded.max() <= BOUND * 1.1

@@ -89,7 +89,9 @@ for budget, (_, optimizer) in runs.items():
 # The pixels that stay
 # --------------------
 
-figure, axes = plt.subplots(1, len(runs) + 1, figsize=(3 * len(runs) + 3, 3.9), layout="constrained")
+figure, axes = plt.subplots(
+    1, len(runs) + 1, figsize=(3 * len(runs) + 3, 3.9), layout="constrained"
+)
 axes[0].imshow(x.mean(0).reshape(14, 14), cmap="gray_r")
 axes[0].set_title("mean digit")
 for ax, (budget, (model, _)) in zip(axes[1:], runs.items(), strict=True):
