@@ -24,9 +24,10 @@ from torch_powalm.functional import violation
 from torch_powalm.training.block import BatchValue, Block
 from torch_powalm.training.distributed.sharded_tensors import full
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, tolerance_of
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
 
-Measured = BatchValue | list[torch.Tensor]  # values of one block in one batch
+Measured = BatchValue | ProxyValue | list[torch.Tensor]  # values of one block in one batch
 Measure = Callable[[Any], Mapping[str, Measured]]
 Kinds = Mapping[str, Rates | Mean]
 
@@ -136,7 +137,8 @@ def measured(batch: Sequence[Block], measure: Any, loader: Any) -> dict[str, lis
         for name, rows in values.items():
             if name not in found:
                 raise KeyError(f"measure must return a value for {name!r}, got none")
-            rows.append(found[name])
+            value = found[name]
+            rows.append(value.strict if isinstance(value, ProxyValue) else value)
     values = shared_over_ranks(values, loader)
     if not all(values.values()):
         raise ValueError("loader must have at least one batch, got none")

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class BlockVector:
             raise ValueError(f"coupling must be 'all' or 'block', got {coupling!r}")
         if isinstance(owns, str):
             raise TypeError(f"owns must be a sequence of names, got {owns!r}")
-        self._base, self._constraints, self._coupling = base, constraints, coupling
+        self._base, self._constraints, self.coupling = base, constraints, coupling
         self._owns = None if owns is None else list(owns)
         self._optional, self._factors = optional, factors
         self.margin = Margin(0.0, None, constraints) if margin is None else margin
@@ -141,7 +141,7 @@ class BlockVector:
 
     def groups(self) -> list[slice] | None:
         """Return the parts of r that have their own norm; None for one norm over all."""
-        if self._coupling == "all":
+        if self.coupling == "all":
             return None
         ends = list(torch.tensor(list(self.sizes.values())).cumsum(0).tolist())
         return [slice(e - size, e) for e, size in zip(ends, self.sizes.values(), strict=True)]
@@ -209,26 +209,6 @@ class BlockVector:
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the pieces of a vector by block name."""
         return dict(zip(self.sizes, torch.split(vector, list(self.sizes.values())), strict=True))
-
-    def pack(self, pieces: Mapping[str, Tensor]) -> Tensor:
-        """Return a vector from saved pieces; a missing, unknown or resized block raises."""
-        self.check_names(pieces)
-        for name, size in self.sizes.items():
-            if name not in pieces:
-                raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
-            piece, what = pieces[name], f"constraint {name!r} in state_dict"
-            if not isinstance(piece, Tensor):
-                raise ValueError(f"{what} must be a tensor, got {type(piece).__name__}")
-            if len(piece) != size:
-                raise ValueError(f"{what} must have {size} entries, got {len(piece)}")
-        packed = [pieces[name].to(self.device) for name in self.sizes]
-        return torch.cat(packed) if packed else torch.zeros(0, device=self.device)
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raise if a saved name is not that of one of these blocks."""
-        for name in names:
-            if name not in self.sizes:
-                raise ValueError(f"state_dict must have registered constraints only, got {name!r}")
 
     def violations(self, vector: Tensor) -> dict[str, Violation]:
         """Return the violation by block name."""

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torch_powalm.training.block import Block, Tally
+from torch_powalm.state_checks import check_items, check_keys, check_number, check_tensor
+from torch_powalm.training.block import Block, Tally, checked_tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.registry import ConstraintRegistry
 
@@ -135,6 +136,35 @@ class Margin:
         proxies = {name: tuple(sums) for name, sums in self.proxies.items()}
         measured = {"pieces": dict(self.pieces), "shifts": dict(self.shifts)}
         return {**measured, "proxies": proxies, "measured_at": self.measured_at}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the given margins by name, and whether margins are measured."""
+        given = {name or "all": float(value) for name, value in self._given.items()}
+        return {**given, "auto": self.source is not None}
+
+    def checked_state(
+        self, state: Any, where: str, blocks: Iterable[Block], steps_done: int
+    ) -> Mapping[str, Any]:
+        """Return saved margins; raise if one is not a margin of these batch blocks."""
+        if self.source is None or state == {}:
+            return check_keys(state, where, ())
+        state = check_keys(state, where, ("pieces", "shifts", "proxies", "measured_at"))
+        batch = {block.name: block for block in blocks}
+        found: dict[str, Any] = {}
+        for key, low in (("pieces", 0.0), ("shifts", -math.inf), ("proxies", 0.0)):
+            entries = check_items(state[key], f"{where}[{key!r}]", batch, lambda entry, _: entry)
+            found[key] = {}
+            for name, entry in entries.items():
+                block, place = batch[name], f"{where}[{key!r}][{name!r}]"
+                if key == "proxies":
+                    found[key][name] = checked_tally(entry, place, block)
+                else:
+                    shape = (block.size or 0,)
+                    found[key][name] = check_tensor(entry, place, shapes=[shape], low=low)
+        last, place = state["measured_at"], f"{where}['measured_at']"
+        if last != -math.inf:
+            last = check_number(last, place, low=0, high=steps_done)
+        return {**found, "measured_at": last}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from saved margins, if there are any."""

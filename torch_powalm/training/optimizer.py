@@ -36,6 +36,7 @@ from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.multiplier_update import MultiplierUpdate
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.update_schedule import UpdateSchedule
@@ -141,8 +142,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         *,
         strict: Mapping[str, BatchValue] | None = None,
         samples: float = 1.0,
-        window: Sequence[Mapping[str, BatchValue]] | None = None,
-        **values: BatchValue,
+        window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None = None,
+        **values: BatchValue | ProxyValue,
     ) -> Tensor:
         """Return the loss with the gradient of the batch blocks added; its value is unchanged.
 
@@ -153,7 +154,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             samples: weight of this batch in the epoch's averages.
             window: the values of all micro-batches of this step, which makes gradient accumulation
                 exact; divide the result by their number, like a plain loss.
-            **values: for every batch block a tensor, (tensor, count) or additive statistics.
+            **values: for every batch block a tensor, (tensor, count) or additive statistics, or a
+                ProxyValue of two of them.
         """
         batch = read_batch(self.blocks.ready().batch, values, strict, samples, window)
         self.monitor.signals.after_augment()
