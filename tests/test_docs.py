@@ -13,7 +13,7 @@ import torch
 
 import torch_powalm.lightning
 from experiments.benchmarks import call_walk
-from torch_powalm import Status, power_alm, prox, solvers
+from torch_powalm import Status, power_alm, prox, solvers, zoo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -116,6 +116,7 @@ PUBLIC = {
     *prox.__all__,
     *solvers.__all__,
     *torch_powalm.lightning.__all__,
+    *zoo.__all__,
 }
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
 FAST = "POWALM_GALLERY_FAST" in os.environ
-BOUND, N = 0.2, 1000
+BOUND, N = 0.2, 300 if FAST else 1000
 digits = load_digits()
 x = torch.tensor(digits.data[:N], dtype=torch.float32) / 16
 target = torch.tensor(digits.target[:N])
