@@ -182,7 +182,7 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         metrics: dict[str, float] = {}
         converged = []
         for optimizer in due:
-            dual_residual = optimizer.epoch.gradient_norm
+            dual_residual = float(optimizer.epoch.gradient_norm)
             record = optimizer.update_multipliers()
             converged.append(
                 record.primal_residual <= (math.inf if self.eps_A is None else self.eps_A)

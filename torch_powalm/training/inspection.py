@@ -10,6 +10,7 @@ from torch_powalm.training.feasibility import Tolerance
 from torch_powalm.training.history import History
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol
 from torch_powalm.training.report import ConstraintReport, make_report
+from torch_powalm.training.training_residuals import training_residuals
 
 if TYPE_CHECKING:
     from torch_powalm.dual import DualState
@@ -76,7 +77,7 @@ class Inspection(OptimizerProtocol):
         sizes, y = self.blocks.ready().sizes, self.dual.y
         if not self.dual.started:
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
-        return self.blocks.split(y.clone())
+        return self.blocks.split(y.clone().to(self.blocks.device))
 
     def margins(self) -> dict[str, Tensor]:
         """Return by block how much stricter than asked for the multipliers see it, now."""
@@ -87,7 +88,7 @@ class Inspection(OptimizerProtocol):
     @torch.no_grad()
     def residuals(self) -> TrainingResiduals:
         """Return the norms of the augmented gradient and the constraints; call after backward."""
-        return self.gradient.residuals(self.prox)
+        return training_residuals(self.gradient, self.prox)
 
     def check_ranks(self) -> None:
         """Raise if a parameter-only block differs between ranks; all ranks must call it.
