@@ -36,6 +36,7 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes as a list, not as members
 
 html_theme = "furo"
 html_title = f"torch_powalm {version}"

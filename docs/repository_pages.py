@@ -58,7 +58,8 @@ def _relinked(text: str, origin: Path, folder: Path) -> str:
         where = os.path.relpath(found or path, folder)
         return f"{image}[{label}]({where}{anchor or ''})"
 
-    return _LINK.sub(link, text)
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    return "".join(p if p.startswith("```") else _LINK.sub(link, p) for p in parts)
 
 
 def _page(path: Path) -> Path | None:
