@@ -16,7 +16,6 @@ PAGES = {
     "constraint_bench": "experiments/CONSTRAINTS.md",
     "trainings": "experiments/TRAINING.md",
     "reproduction": "experiments/REPRODUCTION.md",
-    "newcomers": "experiments/NEWCOMERS.md",
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
     "security": "SECURITY.md",
