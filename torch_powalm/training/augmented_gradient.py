@@ -6,6 +6,7 @@
 Both parts use the same weight w = y + β∇φ(r), where r is the vector of all blocks.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.on_device.device_state import DeviceState
+from torch_powalm.training.run_settings import signature
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.update_reading import UpdateReading, read_now
 from torch_powalm.training.vector_jacobian import (
@@ -94,7 +96,9 @@ class AugmentedGradient:
         self.window.notice_cleared(blocks.params, blocks.sharded)
         seen, device = proxy, self.device
         if self.ranks.size > 1:
-            seen, reported, whole = self.ranks.sums(proxy, reported, whole, device=blocks.device)
+            self.meet_ranks()
+            sums = proxy, reported, whole
+            seen, reported, whole = self.ranks.sums(*sums, device=blocks.device, agreed=True)
             parts *= self.ranks.size  # undone by the mean of the gradients over ranks
         if self.estimate.on:
             whole = self.estimate.blend({name: t.divided(parts) for name, t in whole.items()})
@@ -230,10 +234,18 @@ class AugmentedGradient:
             raise FloatingPointError(f"{source} must be finite, got nan or inf")
         return math.nan
 
+    def meet_ranks(self) -> None:
+        """At the first use, check that all ranks have the same blocks and settings."""
+        blocks = self.blocks
+        parts = self.dual, blocks, self.units, self.epoch, self.on_nonfinite
+        describe = functools.partial(signature, *parts)
+        self.ranks.agreement.meet(describe, blocks.device, blocks.sharded)
+
     @torch.no_grad()
     def check_ranks(self) -> None:
         """Raise if a parameter-only block is not the same on all ranks."""
         if self.ranks.size > 1:
+            self.meet_ranks()
             norms = {name: norm(v) for name, v in self.blocks.ready().static_values().items()}
             self.ranks.check_equal(norms, self.blocks.device)
 

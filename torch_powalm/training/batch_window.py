@@ -123,6 +123,7 @@ class Call:
     proxy: Tallies
     reported: Tallies
     done: bool = False  # backward has passed through the augmented loss
+    met: bool = False  # this backward pass has reached the parameters
 
 
 class BatchWindow:
@@ -143,6 +144,13 @@ class BatchWindow:
         true = seen if reported is proxy else {n: t.snapshot() for n, t in reported.items()}
         self._calls.append(Call(seen, true))
         return self._calls[-1]
+
+    def meets_backward(self) -> bool:
+        """Whether the backward pass that now reaches the parameters is one of a call."""
+        new = [call for call in self._calls if call.done and not call.met]
+        for call in new:
+            call.met = True
+        return bool(new)
 
     def mark_injected(self, grad: Tensor | None) -> None:
         """Record that this .grad, and so every .grad, includes the parameter-only blocks."""

@@ -14,6 +14,7 @@ from torch_powalm.training.epoch_residual import epoch_residual
 from torch_powalm.training.state_dict import SavedMultipliers
 
 if TYPE_CHECKING:
+    from torch_powalm.training.distributed.reductions import Ranks
     from torch_powalm.training.update_schedule import UpdateSchedule
 
 
@@ -21,6 +22,7 @@ class MultiplierUpdate(SavedMultipliers):
     """The part of PowerALMOptimizer that updates the multipliers."""
 
     schedule: "UpdateSchedule"
+    ranks: "Ranks"
 
     @torch.no_grad()
     def update_multipliers(self, **exact: Tensor) -> DualRecord:
@@ -29,6 +31,9 @@ class MultiplierUpdate(SavedMultipliers):
         Batch blocks use the averages of the epoch, or the exact values passed here by name.
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
+        if self.ranks.size > 1:
+            self.gradient.meet_ranks()
+            self.ranks.agreement.before_update(blocks.device)
         steps = self.epoch.steps, self.epoch.total_steps
         waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
         if waiting or schedule.is_too_soon(*steps):
