@@ -12,6 +12,8 @@ from torch_powalm.training.update_reading import UpdateReading
 if TYPE_CHECKING:
     from torch_powalm.training.optimizer import PowerALMOptimizer
 
+_RECORDED = 1000  # multipliers that the history holds at every update; not of more
+
 
 class Monitor:
     """Follows the updates of one optimizer; nothing here changes the training."""
@@ -39,9 +41,12 @@ class Monitor:
             reading: what it saw.
         """
         blocks = self.blocks
-        multipliers = {}
+        multipliers, entries = {}, {}
         if record.k < self.dual.k:  # not skipped
             record = replace(record, signals=self.signals.judge(record.k, reading))
             multipliers = {name: norm(y) for name, y in blocks.split(self.dual.y).items()}
-        self.history.add(record, multipliers)
+            if len(self.dual.y) <= _RECORDED:
+                y = blocks.split(self.dual.y.cpu())
+                entries = {name: tuple(piece.tolist()) for name, piece in y.items()}
+        self.history.add(record, multipliers, entries)
         return record
