@@ -122,6 +122,7 @@ class AugmentedGradient:
             finite = w is not None or self.is_finite(r)
             if told is not None:
                 finite &= self.is_finite(blocks.join(static, told))
+            finite &= self._are_finite(seen)
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
         w = w[blocks.static_size :] if blocks.static else w
@@ -129,6 +130,7 @@ class AugmentedGradient:
         if alone:
             w = self.units.probe(blocks.split_batch(A_batch))
         call = self.window.add(seen, reported)
+        call.finite = finite
         w = w * parts if parts > 1 else w
         augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
         return augmented
@@ -248,6 +250,18 @@ class AugmentedGradient:
             self.meet_ranks()
             norms = {name: norm(v) for name, v in self.blocks.ready().static_values().items()}
             self.ranks.check_equal(norms, self.blocks.device)
+
+    def _are_finite(self, seen: Tallies) -> bool:
+        """Return whether statistics are finite, also those that do not reach the value."""
+        for block in self.blocks.batch:
+            if block.from_statistics is not None and not math.isfinite(
+                norm(seen[block.name].total)
+            ):
+                if self.on_nonfinite == "raise":
+                    what = f"statistics of constraint {block.name!r}"
+                    raise FloatingPointError(f"{what} must be finite, got nan or inf")
+                return False
+        return True
 
     def is_finite(self, r: Tensor) -> bool:
         """Return whether r is finite; raise if it is not and on_nonfinite is "raise"."""

@@ -1,5 +1,6 @@
 """Special steps of the base: a search with a closure (LBFGS), or a step that creates state."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,7 +43,8 @@ def search(
         with torch.enable_grad():
             loss = closure()
         proxy, reported = gradient.window.sums(blocks.batch)
-        injected = gradient.inject(proxy) and not gradient.measures_alone()
+        known = gradient.window.finite and _is_finite(loss, gradient.on_nonfinite)
+        injected = known and gradient.inject(proxy) and not gradient.measures_alone()
         if not injected:
             raise _NotFiniteError
         if units.measuring and not points:
@@ -72,6 +74,15 @@ def search(
     if gradient.estimate.on:
         gradient.estimate.follow(blocks.batch, gradient.per_call(accepted.proxy))
     return points[0].loss, blocks.epoch_sums_with(accepted.reported)
+
+
+def _is_finite(loss: Any, on_nonfinite: str) -> bool:
+    """Return whether a loss is finite: a line search with a nan ends in an IndexError."""
+    if loss is None or math.isfinite(loss):
+        return True
+    if on_nonfinite == "raise":
+        raise FloatingPointError(f"loss must be finite, got {float(loss)!r}")
+    return False
 
 
 class _Point(NamedTuple):

@@ -124,6 +124,7 @@ class Call:
     reported: Tallies
     done: bool = False  # backward has passed through the augmented loss
     met: bool = False  # this backward pass has reached the parameters
+    finite: bool = True  # all values and statistics of the call
 
 
 class BatchWindow:
@@ -151,6 +152,11 @@ class BatchWindow:
         for call in new:
             call.met = True
         return bool(new)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all values whose gradients are in .grad are finite."""
+        return all(call.finite for call in self._calls if call.done)
 
     def mark_injected(self, grad: Tensor | None) -> None:
         """Record that this .grad, and so every .grad, includes the parameter-only blocks."""

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ class MultiplierUpdate(SavedMultipliers):
             self.gradient.meet_ranks()
             self.ranks.agreement.before_update(blocks.device)
         steps = self.epoch.steps, self.epoch.total_steps
+        seen = {*self.constraints.epoch_sums(blocks.sizes), *exact}
+        if self.epoch.skipped and any(block.name not in seen for block in blocks.batch):
+            return self._skipped_record()  # all steps since the last update were skipped
         waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
         if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps and not self.units.change:
@@ -57,7 +60,7 @@ class MultiplierUpdate(SavedMultipliers):
                 self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 settled = self.units.settled(r, blocks.inequality)
-            moved = dual.update(r, growth=growth, settled=settled)
+            moved = self._moved(r, growth, settled)
             record = dataclasses.replace(moved, violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
@@ -65,6 +68,26 @@ class MultiplierUpdate(SavedMultipliers):
         record = self.monitor.after_update(record, reading._replace(r=r))
         latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
+        self.epoch.restart()
+        return record
+
+    def _moved(self, r: Tensor, growth: float | None, settled: Any) -> DualRecord:
+        """Move the multipliers; if one overflows, raise with its name and leave them as before."""
+        before = self.dual.__dict__.copy()
+        moved = self.dual.update(r, growth=growth, settled=settled)
+        if not bool(self.dual.y.isfinite().all()):
+            name, dtype = self.blocks.not_finite(self.dual.y), self.dual.y.dtype
+            self.dual.__dict__.update(before)
+            raise FloatingPointError(
+                f"multiplier of constraint {name!r} must fit into {dtype}, got an overflow; "
+                "set y_max, or lower beta_1 or the scale of the constraint"
+            )
+        return moved
+
+    def _skipped_record(self) -> DualRecord:
+        """Return a record without an update, if no batch has been finite since the last one."""
+        record = dataclasses.replace(self._record({}), primal_residual=math.nan)
+        self.epoch.count_skipped()
         self.epoch.restart()
         return record
 

@@ -202,6 +202,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             return self.base.step(**kwargs)
         blocks = self.blocks.ready()
         proxy, reported = self.gradient.window.sums(blocks.batch)
+        if not self.gradient.window.finite:
+            return self._skip()
         sums = blocks.epoch_sums_with(reported)
         injected = self.gradient.inject(proxy)
         if self.gradient.measures_alone():
