@@ -236,7 +236,12 @@ class AugmentedGradient:
             return now
         if self.on_nonfinite == "raise":
             source = source_of_nonfinite(self.blocks, params)
-            raise FloatingPointError(f"{source} must be finite, got nan or inf")
+            # One backward pass adds the gradients of the batch blocks to that of the loss.
+            batch = ", ".join(repr(block.name) for block in self.blocks.batch)
+            also = (
+                f" (or that of a batch constraint: {batch})" if batch and "loss" in source else ""
+            )
+            raise FloatingPointError(f"{source} must be finite, got nan or inf{also}")
         return math.nan
 
     def meet_ranks(self) -> None:

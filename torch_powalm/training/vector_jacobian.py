@@ -80,16 +80,11 @@ def check_reach(blocks: BlockVector, params: Sequence[Tensor]) -> None:
 
 
 def source_of_nonfinite(blocks: BlockVector, params: Sequence[Tensor]) -> str:
-    """Name the gradient that is not finite: that of a parameter-only block, else of the loss.
-
-    The gradients of batch blocks are added to that of the loss in one backward pass, so that they
-    cannot be told apart afterwards.
-    """
+    """Name the gradient that is not finite: that of a parameter-only block, else of the loss."""
     with torch.enable_grad():
         values = blocks.static_values()
     for name, value in values.items():
         grads = vjp(value, params, torch.ones_like(value))
         if not sharded_norm(*[grad for grad in grads if grad is not None]) < math.inf:
             return f"gradient of constraint {name!r}"
-    batch = ", ".join(repr(block.name) for block in blocks.batch)
-    return "gradient of the loss" + (f" or of the batch constraints {batch}" if batch else "")
+    return "gradient of the loss"
