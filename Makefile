@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint mutants attack matrix demo demo-training reproduce train bench constraint-bench clean
+.PHONY: test lint mutants attack demo demo-training reproduce train bench constraint-bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

@@ -43,7 +43,7 @@ def search(
         with torch.enable_grad():
             loss = closure()
         proxy, reported = gradient.window.sums(blocks.batch)
-        known = gradient.window.finite and _is_finite(loss, gradient.on_nonfinite)
+        known = gradient.window.finite and not _skips(loss, gradient.on_nonfinite)
         injected = known and gradient.inject(proxy) and not gradient.measures_alone()
         if not injected:
             raise _NotFiniteError
@@ -76,13 +76,10 @@ def search(
     return points[0].loss, blocks.epoch_sums_with(accepted.reported)
 
 
-def _is_finite(loss: Any, on_nonfinite: str) -> bool:
-    """Return whether a loss is finite: a line search with a nan ends in an IndexError."""
-    if loss is None or math.isfinite(loss):
-        return True
-    if on_nonfinite == "raise":
-        raise FloatingPointError(f"loss must be finite, got {float(loss)!r}")
-    return False
+def _skips(loss: Any, on_nonfinite: str) -> bool:
+    """Return whether a loss is not finite and skipped: a line search with it is an IndexError."""
+    value = loss.detach() if isinstance(loss, Tensor) else loss
+    return on_nonfinite == "skip" and value is not None and not math.isfinite(value)
 
 
 class _Point(NamedTuple):
