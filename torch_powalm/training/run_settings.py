@@ -33,7 +33,7 @@ def settings(dual: DualState, blocks: BlockVector, units: AutomaticUnits) -> dic
         "beta_1": None if units.steps else dual.beta_1,
         "sigma_1": units.sigma_1,
         "coupling": blocks.coupling,
-        "blocks": {block.name: _kind(block) for block in (*blocks.static, *blocks.batch)},
+        "blocks": {block.name: _kind(block) for block in blocks.registered},
         "scales": dict(blocks.given),
         "margin": blocks.margin.settings(),
     }
@@ -77,7 +77,10 @@ def signature(
     with torch.no_grad():
         static = {name: str(value.dtype) for name, value in blocks.static_values().items()}
     sizes = {name: f"{size} numbers {static.get(name, '')}" for name, size in blocks.sizes.items()}
-    described = {f"constraint {n!r}": f"{kind}, {sizes[n].strip()}" for n, kind in kinds.items()}
+    described = {
+        f"constraint {n!r}": f"{kind}, {sizes.get(n, 'indexed').strip()}"
+        for n, kind in kinds.items()
+    }
     order = ", ".join(kinds) or "no constraints"
     numbers = sum(p.numel() for p in blocks.params)
     return {
