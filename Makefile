@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint mutants docs package demo demo-training reproduce train bench constraint-bench clean
+.PHONY: test lint mutants attack docs package demo demo-training reproduce train bench constraint-bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -32,6 +32,11 @@ package: $(VENV)/dev
 	$(BIN)/uv build --quiet --out-dir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
+
+# Mutated states, damaged files and ranks that disagree; seeds are printed. experiments/ATTACKS.md.
+attack: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.run_attacks
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.ranks
 
 # Clusters 1,000 images of the sample in the repository; works offline.
 demo: $(VENV)/dev

@@ -49,8 +49,23 @@ def write_csv(
         temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV, compressed or not."""
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    return list(csv.DictReader(io.StringIO(text, newline="")))
+def read_csv(path: Path, rows: int | None = None) -> list[dict[str, str]]:
+    """Read the rows of a CSV, compressed or not.
+
+    Args:
+        path: the file.
+        rows: of a longer table, keep this many evenly spaced rows or up to twice as many, and the
+            last one; None for all rows.
+    """
+    opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+    found: list[dict[str, str]] = []
+    stride, row = 1, None
+    with opened as file:
+        for i, row in enumerate(csv.DictReader(file)):
+            if i % stride == 0:
+                found.append(row)
+            if rows is not None and len(found) > 2 * rows:
+                found, stride = found[::2], 2 * stride
+    if row is not None and found[-1] is not row:
+        found.append(row)
+    return found

@@ -6,7 +6,8 @@
 
 RUNS has run folders at any depth, as `experiments.solve` and `experiments.train` write them.
 RESULTS has tidy tables; --keep adds the runs to them and touches no other file. --report writes the
-report on the reproduction and, in RESULTS/figures, its figures. Nothing is solved here.
+report on the reproduction and, in RESULTS/figures, its figures. Nothing is solved here. Broken
+records are listed and skipped, and the exit code is 2.
 """
 
 import argparse
@@ -35,22 +36,29 @@ def main() -> None:
     what.add_argument("--keep", type=Path, help="folder of tidy tables to add the runs to")
     what.add_argument("--report", type=Path, help="file of the report on the reproduction")
     args = parser.parse_args()
+    broken: list[str] = []
     try:
-        runs = run_tables.read(args.folder)
+        runs = run_tables.read(args.folder, broken)
+        for message in broken:
+            print(f"error: {message}", file=sys.stderr)
+        if broken and not runs:
+            sys.exit(2)
         if args.keep and runs:
             run_tables.keep(runs, args.folder, args.keep)
     except (ValueError, OSError) as error:
         fail(str(error))
     if args.keep and runs:
         print(f"{len(runs)} runs added to the tables in {args.keep}")
-        return
-    runs = [run for run in runs if "case" in run.config]  # trainings have none
-    if not runs:
-        fail(f"{args.folder} has no finished run")
-    if args.report:
-        _report(runs, args.folder / "figures", args.report)
     else:
-        _tabulate(runs, args.output or args.folder / "gathered")
+        runs = [run for run in runs if "case" in run.config]  # trainings have none
+        if not runs:
+            fail(f"{args.folder} has no finished run")
+        if args.report:
+            _report(runs, args.folder / "figures", args.report)
+        else:
+            _tabulate(runs, args.output or args.folder / "gathered")
+    if broken:
+        fail(f"{len(broken)} broken records were skipped")
 
 
 def fail(message: str) -> NoReturn:

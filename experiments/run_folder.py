@@ -3,6 +3,7 @@
 A folder without a complete run.json is an unfinished run and is run again.
 """
 
+import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from experiments.atomic_files import read_csv, write_csv, write_text
 
 Row = dict[str, str]
 RUN = "run.json"
+ROWS = 20_000  # of a longer table, about as many evenly spaced rows are read
 TABLES = ("history", "clusters", "candidates")  # files of a run folder, all but the first optional
 WORDS = ("inner_status", "multiplier")  # columns of a history that hold no numbers
 
@@ -70,9 +72,22 @@ def write(
     write_text(folder / RUN, json.dumps(run, indent=1) + "\n")
 
 
-def read(root: Path) -> list[Run]:
-    """Read all finished runs below a folder, sorted by path."""
-    return [_read(path) for path in sorted(root.rglob(RUN))]
+def read(root: Path, broken: list[str] | None = None) -> list[Run]:
+    """Read all finished runs below a folder, sorted by path.
+
+    Args:
+        root: the folder.
+        broken: takes the messages of broken records, which are skipped; None to raise.
+    """
+    runs = []
+    for path in sorted(root.rglob(RUN)):
+        try:
+            runs.append(_read(path))
+        except ValueError as error:
+            if broken is None:
+                raise
+            broken.append(str(error))
+    return runs
 
 
 def finished(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -126,9 +141,26 @@ def _read(path: Path) -> Run:
         check_name(run["config"]["name"])
         if not isinstance(run["run"], str):
             raise TypeError(f"run must be a string, got {run['run']!r}")
+        if "case" in run["config"]:
+            check_name(run["config"]["case"])
+        for name, kind in (("seed", int), ("status", str), ("result", dict)):
+            if name in run and not isinstance(run[name], kind):
+                raise TypeError(f"{name} must be of type {kind.__name__}, got {run[name]!r}")
     except KeyError as error:
         raise ValueError(f"{path} is not a record of a run: it has no {error}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a record of a run: {error}") from error
     files = {name: path.parent / f"{name}.csv" for name in TABLES}
-    return Run(run, {name: read_csv(file) for name, file in files.items() if file.exists()})
+    found = Run(run, {name: _table(file) for name, file in files.items() if file.exists()})
+    try:
+        _ = found.history
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{files['history']} is not a history: {error}") from error
+    return found
+
+
+def _table(path: Path) -> list[Row]:
+    try:
+        return read_csv(path, ROWS)
+    except (ValueError, csv.Error, OSError) as error:
+        raise ValueError(f"{path} is not a table: {error}") from error

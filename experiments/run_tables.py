@@ -24,11 +24,16 @@ INSTANCES = 10  # instances (seeds) whose histories are kept: tables and curves 
 RUNS = "runs.csv.gz"
 
 
-def read(folder: Path) -> list[Run]:
-    """Read the tables in a folder or, where it has none, the run folders below it."""
+def read(folder: Path, broken: list[str] | None = None) -> list[Run]:
+    """Read the tables in a folder or, where it has none, the run folders below it.
+
+    Args:
+        folder: the folder.
+        broken: takes the messages of broken run folders, which are skipped; None to raise.
+    """
     if tables := sorted(folder.glob(f"*/{RUNS}")):
         return [run for path in tables for run in _read(path.parent)]
-    return run_folder.read(folder)
+    return run_folder.read(folder, broken)
 
 
 def keep(runs: Sequence[Run], source: Path, results: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from experiments import gather, run_folder, run_tables, solve
+from experiments.atomic_files import read_csv
 from experiments.run_folder import Run
 from tests.experiments.tiny_runs import rows_of
 
@@ -188,3 +189,37 @@ def test_only_the_drawn_clustering_keeps_its_images(finished, tmp_path):
     assert [row["cluster"] for row in kept["other"]] == [
         row["cluster"] for row in drawn.tables["clusters"]
     ]
+
+
+def test_broken_records_are_listed_and_skipped(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished / "gevp", tmp_path / "runs" / "good")
+    for name, text in (("a", "half a"), ("b", "{}"), ("c", '{"config": 3, "run": "x"}')):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "run.json").write_text(text)
+    shutil.copytree(finished / "gevp", tmp_path / "runs" / "d")
+    (path,) = (tmp_path / "runs" / "d").rglob("history.csv")
+    path.write_text(path.read_text() + "1,x\n")
+    message = refused(monkeypatch, capsys, tmp_path / "runs", "--keep", tmp_path / "kept")
+    assert message.count("is not a record of a run") == 3
+    assert f"{path} is not a history" in message
+    assert message.endswith("error: 4 broken records were skipped\n")
+    assert len(run_tables.read(tmp_path / "kept")) == 1
+
+
+def test_a_case_that_leads_elsewhere_is_refused(finished, tmp_path):
+    shutil.copytree(finished / "gevp", tmp_path / "runs")
+    (path,) = (tmp_path / "runs").rglob("run.json")
+    record = json.loads(path.read_text())
+    record["config"]["case"] = "../../x"
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="name must be a plain folder name"):
+        run_folder.read(tmp_path)
+
+
+def test_a_long_table_is_read_in_bounded_memory(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text("k,beta\n" + "".join(f"{k},1.0\n" for k in range(100_003)))
+    rows = read_csv(path, 1000)
+    assert 1000 <= len(rows) <= 2001
+    assert (rows[0]["k"], rows[-1]["k"]) == ("0", "100002")
+    assert len(read_csv(path)) == 100_003

@@ -6,6 +6,7 @@
 Both parts use the same weight w = y + β∇φ(r), where r is the vector of all blocks.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.on_device.device_state import DeviceState
+from torch_powalm.training.run_settings import signature
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.vector_jacobian import (
     add_to_grad,
@@ -95,7 +97,9 @@ class AugmentedGradient:
         self.window.notice_cleared(blocks.params, blocks.sharded)
         seen, device = proxy, self.device
         if self.ranks.size > 1:
-            seen, reported, whole = self.ranks.sums(proxy, reported, whole, device=blocks.device)
+            self.meet_ranks()
+            sums = proxy, reported, whole
+            seen, reported, whole = self.ranks.sums(*sums, device=blocks.device, agreed=True)
             parts *= self.ranks.size  # undone by the mean of the gradients over ranks
         if self.estimate.on:
             whole = self.estimate.blend({name: t.divided(parts) for name, t in whole.items()})
@@ -119,6 +123,7 @@ class AugmentedGradient:
             finite = w is not None or self.is_finite(r)
             if told is not None:
                 finite &= self.is_finite(blocks.join(static, told))
+            finite &= self._are_finite(seen)
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
         w = w[blocks.static_size :] if blocks.static else w
@@ -126,6 +131,7 @@ class AugmentedGradient:
         if finite and self.units.pending is not None:
             w = self.units.probe(blocks.split_batch(A_batch))
         call = self.window.add(seen, reported)
+        call.finite = finite
         w = w * parts if parts > 1 else w
         augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
         return augmented
@@ -237,12 +243,32 @@ class AugmentedGradient:
             raise FloatingPointError(f"{source} must be finite, got nan or inf")
         return math.nan
 
+    def meet_ranks(self) -> None:
+        """At the first use, check that all ranks have the same blocks and settings."""
+        blocks = self.blocks
+        parts = self.dual, blocks, self.units, self.epoch, self.on_nonfinite
+        describe = functools.partial(signature, *parts)
+        self.ranks.agreement.meet(describe, blocks.device, blocks.sharded)
+
     @torch.no_grad()
     def check_ranks(self) -> None:
         """Raise if a parameter-only block is not the same on all ranks."""
         if self.ranks.size > 1:
+            self.meet_ranks()
             norms = {name: norm(v) for name, v in self.blocks.ready().static_values().items()}
             self.ranks.check_equal(norms, self.blocks.device)
+
+    def _are_finite(self, seen: Tallies) -> bool:
+        """Return whether statistics are finite, also those that do not reach the value."""
+        for block in self.blocks.batch:
+            if block.from_statistics is not None and not math.isfinite(
+                norm(seen[block.name].total)
+            ):
+                if self.on_nonfinite == "raise":
+                    what = f"statistics of constraint {block.name!r}"
+                    raise FloatingPointError(f"{what} must be finite, got nan or inf")
+                return False
+        return True
 
     def is_finite(self, r: Tensor) -> bool:
         """Return whether r is finite; raise if it is not and on_nonfinite is "raise"."""

@@ -1,5 +1,6 @@
 """Special steps of the base: a search with a closure (LBFGS), or a step that creates state."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,7 +47,8 @@ def search(
         with torch.enable_grad():
             loss = closure()
         proxy, reported = gradient.window.sums(blocks.batch)
-        injected = gradient.inject(proxy) and not gradient.measures_alone()
+        known = gradient.window.finite and not _skips(loss, gradient.on_nonfinite)
+        injected = known and gradient.inject(proxy) and not gradient.measures_alone()
         if not injected:
             raise _NotFiniteError
         if units.measuring and not points:
@@ -76,6 +78,12 @@ def search(
     if gradient.estimate.on:
         gradient.estimate.follow(blocks.batch, gradient.per_call(accepted.proxy))
     return points[0].loss, blocks.epoch_sums_with(accepted.reported)
+
+
+def _skips(loss: Any, on_nonfinite: str) -> bool:
+    """Return whether a loss is not finite and skipped: a line search with it is an IndexError."""
+    value = loss.detach() if isinstance(loss, Tensor) else loss
+    return on_nonfinite == "skip" and value is not None and not math.isfinite(value)
 
 
 class _Point(NamedTuple):

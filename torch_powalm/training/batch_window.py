@@ -123,6 +123,8 @@ class Call:
     proxy: Tallies
     reported: Tallies
     done: bool = False  # backward has passed through the augmented loss
+    met: bool = False  # this backward pass has reached the parameters
+    finite: bool = True  # all values and statistics of the call
 
 
 class BatchWindow:
@@ -143,6 +145,18 @@ class BatchWindow:
         true = seen if reported is proxy else {n: t.snapshot() for n, t in reported.items()}
         self._calls.append(Call(seen, true))
         return self._calls[-1]
+
+    def meets_backward(self) -> bool:
+        """Whether the backward pass that now reaches the parameters is one of a call."""
+        new = [call for call in self._calls if call.done and not call.met]
+        for call in new:
+            call.met = True
+        return bool(new)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all values whose gradients are in .grad are finite."""
+        return all(call.finite for call in self._calls if call.done)
 
     def mark_injected(self, grad: Tensor | None) -> None:
         """Record that this .grad, and so every .grad, includes the parameter-only blocks."""

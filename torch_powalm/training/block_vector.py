@@ -82,6 +82,11 @@ class BlockVector:
         return list(self._constraints.blocks) if self._owns is None else self._owns
 
     @property
+    def registered(self) -> list[Block]:
+        """The blocks, in the order of their names."""
+        return [self._constraints.blocks[name] for name in self.names]
+
+    @property
     def params(self) -> list[Tensor]:
         """All parameters x of all groups of the base."""
         return [p for group in self._base.param_groups for p in group["params"]]

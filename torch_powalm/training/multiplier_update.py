@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch_powalm.training.state_dict import SavedMultipliers
 from torch_powalm.training.update_reading import UpdateReading, read_now
 
 if TYPE_CHECKING:
+    from torch_powalm.training.distributed.reductions import Ranks
     from torch_powalm.training.update_schedule import UpdateSchedule
 
 
@@ -22,6 +23,7 @@ class MultiplierUpdate(SavedMultipliers):
     """The part of PowerALMOptimizer that updates the multipliers."""
 
     schedule: "UpdateSchedule"
+    ranks: "Ranks"
 
     @torch.no_grad()
     def update_multipliers(self, **exact: Tensor) -> DualRecord:
@@ -30,7 +32,13 @@ class MultiplierUpdate(SavedMultipliers):
         Batch blocks use the averages of the epoch, or the exact values passed here by name.
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
+        if self.ranks.size > 1:
+            self.gradient.meet_ranks()
+            self.ranks.agreement.before_update(blocks.device)
         steps = self.epoch.steps, self.epoch.total_steps
+        seen = {*self.constraints.epoch_sums(blocks.sizes), *exact}
+        if self.epoch.skipped and any(block.name not in seen for block in blocks.batch):
+            return self._skipped_record()  # all steps since the last update were skipped
         waiting = self.units.measuring or self.epoch.warming or not blocks.names
         if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps and not self.units.change:
@@ -54,7 +62,7 @@ class MultiplierUpdate(SavedMultipliers):
                 self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 settled = self.units.settled(r, blocks.inequality)
-            moved = dual.update(r, growth=growth, settled=settled)
+            moved = self._moved(r, growth, settled)
             record = dataclasses.replace(moved, violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
@@ -65,6 +73,26 @@ class MultiplierUpdate(SavedMultipliers):
         record = self.monitor.after_update(record, reading._replace(r=r))
         latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
+        self.epoch.restart()
+        return record
+
+    def _moved(self, r: Tensor, growth: float | None, settled: Any) -> DualRecord:
+        """Move the multipliers; if one overflows, raise with its name and leave them as before."""
+        before = self.dual.__dict__.copy()
+        moved = self.dual.update(r, growth=growth, settled=settled)
+        if not bool(self.dual.y.isfinite().all()):
+            name, dtype = self.blocks.not_finite(self.dual.y), self.dual.y.dtype
+            self.dual.__dict__.update(before)
+            raise FloatingPointError(
+                f"multiplier of constraint {name!r} must fit into {dtype}, got an overflow; "
+                "set y_max, or lower beta_1 or the scale of the constraint"
+            )
+        return moved
+
+    def _skipped_record(self) -> DualRecord:
+        """Return a record without an update, if no batch has been finite since the last one."""
+        record = dataclasses.replace(self._record({}), primal_residual=math.nan)
+        self.epoch.count_skipped()
         self.epoch.restart()
         return record
 

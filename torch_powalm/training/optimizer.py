@@ -27,6 +27,7 @@ from torch_powalm.training.base_step import initializes_state, search, searches
 from torch_powalm.training.batch_window import Tallies, read_batch
 from torch_powalm.training.block import BatchValue
 from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.backward_hook import watch_backward
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.given_units import Penalty, largest_penalty, penalty_factors
@@ -137,6 +138,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         )
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
+        watch_backward(self.gradient)
         self.prox = ProxTerms(prox or {}, base)
         self.monitor = Monitor(self)
 
@@ -202,6 +204,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             return self.base.step(**kwargs)
         blocks = self.blocks.ready()
         proxy, reported = self.gradient.window.sums(blocks.batch)
+        if not self.gradient.window.finite:
+            return self._skip()
         sums = blocks.epoch_sums_with(reported)
         injected = self.gradient.inject(proxy)
         if self.gradient.measures_alone():

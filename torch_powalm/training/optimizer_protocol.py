@@ -13,6 +13,7 @@ All private names of torch that the package uses are in this file. What breaks w
     __code__, __wrapped__          torch wraps every step in a profiler range: 2 to 9 % of a step
     _step_supports_amp_scaling     a step of a fused base is masked by a copy of all that it changes
     _fsdp_flattened                FSDP1 silently trains on wrong constraints
+    _get_default_store             ranks that never come are not named
     sys._getframe                  no warning when a Lightning trainer lacks the callback
 """
 
@@ -238,6 +239,11 @@ def check_params(params: Sequence[Tensor]) -> None:
             "parameters must not be flattened by FullyShardedDataParallel (a constraint would see "
             "one rank's piece), got a flat parameter; use torch.distributed.fsdp.fully_shard"
         )
+
+
+def default_store() -> Any:
+    """Return the store through which ranks found each other."""
+    return torch.distributed.distributed_c10d._get_default_store()
 
 
 def is_stepped_by_lightning() -> bool:

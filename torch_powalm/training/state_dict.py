@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import SIGMAS, checked_multipliers, checked_numbers
+from torch_powalm.dual_settings import checked_multipliers, checked_numbers
 from torch_powalm.state_checks import (
-    check_count,
     check_items,
     check_keys,
     check_same,
@@ -19,12 +18,13 @@ from torch_powalm.state_checks import (
 )
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
-from torch_powalm.training.block import Block, checked_tally
+from torch_powalm.training.block import checked_tally
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.inspection import Inspection
 from torch_powalm.training.registry import ConstraintRegistry
+from torch_powalm.training.run_settings import decoded, encoded, settings
 from torch_powalm.training.running_estimate import RunningEstimate, checked_track
 from torch_powalm.training.unit_measurements import samples
 from torch_powalm.training.unit_state import checked_units
@@ -32,14 +32,6 @@ from torch_powalm.training.unit_state import checked_units
 _COUNTERS = ("steps", "skipped", "gradient_norm", "total_steps")  # of the epoch
 _KEYS = ("y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "seen", "units", "running")
 _WHERE = "state_dict['powalm']"
-_KINDS = tuple(
-    f"{kind} of the {of}" for kind in ("equality", "inequality") for of in ("parameters", "batch")
-)
-_WORDS = {
-    "sigma": SIGMAS,
-    "coupling": ("all", "block"),
-    "blocks": _KINDS,
-}  # settings that are words
 
 
 class Parts(NamedTuple):
@@ -53,46 +45,6 @@ class Parts(NamedTuple):
     estimate: RunningEstimate
     window: BatchWindow
     indexed: IndexedBlocks
-
-
-def settings(parts: Parts) -> dict[str, Any]:
-    """Return what gives saved multipliers their meaning: the rule, and the kinds of the blocks."""
-    dual, blocks, units = parts.dual, parts.blocks, parts.units
-    names = ("nu", "omega", "sigma", "beta_max", "y_max", "sufficient_decrease")
-    return {
-        **{name: getattr(dual, name) for name in names},
-        "beta_1": None if units.steps else dual.beta_1,
-        "sigma_1": units.sigma_1,
-        "coupling": blocks.coupling,
-        "blocks": {name: _kind(parts.constraints.blocks[name]) for name in blocks.names},
-        "scales": dict(blocks.given),
-        "margin": blocks.margin.settings(),
-    }
-
-
-def _kind(block: Block) -> str:
-    return _KINDS[2 * block.inequality + (block.fn is None)]
-
-
-def _encoded(value: Any, name: str) -> Any:
-    """Return settings with an index for every word, so that states compare as numbers."""
-    if isinstance(value, dict):
-        return {
-            key: _encoded(entry, name if name in _WORDS else key) for key, entry in value.items()
-        }
-    return _WORDS[name].index(value) if name in _WORDS else value
-
-
-def _decoded(value: Any, name: str, where: str) -> Any:
-    """Return saved settings in words."""
-    if isinstance(value, Mapping):
-        names = {key: name if name in _WORDS else key for key in value}
-        return {key: _decoded(value[key], names[key], f"{where}[{key!r}]") for key in value}
-    if name not in _WORDS:
-        return value
-    if check_count(value, where) >= len(_WORDS[name]):
-        refuse(where, f"be less than {len(_WORDS[name])}", value)
-    return _WORDS[name][value]
 
 
 def save(parts: Parts) -> dict[str, Any]:
@@ -109,7 +61,7 @@ def save(parts: Parts) -> dict[str, Any]:
     if blocks.indexed:
         state["indexed"] = parts.indexed.state_dict()
     state["margin"] = blocks.margin.state_dict()
-    state["settings"] = _encoded(settings(parts), "")
+    state["settings"] = encoded(settings(parts.dual, parts.blocks, parts.units))
     return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
 
 
@@ -128,7 +80,8 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
     check_keys(state, _WHERE, needed, () if strict else added)
     if strict:
         where = f"{_WHERE}['settings']"
-        check_same(_decoded(state["settings"], "", where), settings(parts), where)
+        here = settings(parts.dual, parts.blocks, parts.units)
+        check_same(decoded(state["settings"], where), here, where)
     y = None if state["y"] is None else _checked_y(state["y"], parts, strict)
     numbers = checked_numbers(state, _WHERE, dual.beta_max, strict)
     if y is None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_powalm.training.block import Tally
+from torch_powalm.training.distributed.agreement import Agreement, all_reduce
 from torch_powalm.training.distributed.sharded_tensors import is_sharded
 
 Tallies = Mapping[str, Tally]
@@ -35,6 +36,7 @@ class Ranks:
                 f"is in, got {type(group).__name__}"
             )
         self.group = group
+        self.agreement = Agreement(group)
 
     @property
     def size(self) -> int:
@@ -43,14 +45,27 @@ class Ranks:
             return 1
         return dist.get_world_size(self.group)
 
-    def sums(self, *parts: Tallies, device: torch.device) -> list[dict[str, Tally]]:
-        """Add each of the sums over all ranks, in one all_reduce; the results are detached."""
+    def sums(
+        self, *parts: Tallies, device: torch.device, agreed: bool = False
+    ) -> list[dict[str, Tally]]:
+        """Add each of the sums over all ranks, in one all_reduce; the results are detached.
+
+        Args:
+            *parts: the sums.
+            device: where to add them.
+            agreed: check that all ranks add the same things now.
+        """
         distinct = {id(part): part for part in parts}
         tallies = [tally for part in distinct.values() for tally in part.values()]
-        pieces = [piece for tally in tallies for piece in _pieces(tally, device)]
+        pieces, group = [piece for tally in tallies for piece in _pieces(tally, device)], self.group
+        if agreed:
+            header, group = self.agreement.begin_augment(list(distinct.values()), device)
+            pieces.insert(0, header)
         buffer = torch.cat(pieces)
-        dist.all_reduce(buffer, group=self.group)
+        all_reduce(buffer, group)
         summed = iter(torch.split(buffer, [len(piece) for piece in pieces]))
+        if agreed:
+            self.agreement.check_header(next(summed), 1)
         added = {
             key: {
                 name: Tally(next(summed).to(tally.total.dtype), next(summed).to(tally.total.dtype))

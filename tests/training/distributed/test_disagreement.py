@@ -1,0 +1,56 @@
+"""Ranks that disagree: an error by name on all four of them, within seconds."""
+
+import subprocess
+import sys
+
+import pytest
+
+from experiments.attacks.ranks import KINDS
+from tests.processes import ROOT
+from torch_powalm.training.distributed.agreement import deadline
+
+SOME = [
+    "another order",
+    "another kind",
+    "counts",
+    "leaves out one augment",
+    "leaves out one update",
+]
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "experiments.attacks.ranks", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=400, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_some_kinds_of_disagreement_under_ddp():
+    """A part of `make attack`."""
+    printed = run(*SOME)
+    assert f"{len(SOME)} of {len(SOME)} kinds: an error by name on all ranks" in printed, printed
+    for message in (
+        "the order of the constraints must be the same on all ranks, got rows, rate, share on rank",
+        "constraint 'rate' must be the same on all ranks, got inequality of the batch, 1 numbers",
+        "the batch of augment() must be the same on all ranks, got 1 numbers of float64 of 'rate'",
+        "augment() for the 5th time on ranks 0, 1, 2 and backward for the 5th time on rank 3",
+        "update_multipliers() for the 2nd time on ranks 0, 1, 2 and augment() for the 7th time on",
+    ):
+        assert message in printed, printed
+
+
+def test_there_are_many_kinds():
+    assert len(set(KINDS)) >= 20
+
+
+def test_the_deadline_can_be_set(monkeypatch):
+    assert deadline() == 12.0
+    monkeypatch.setenv("TORCH_POWALM_DEADLINE", "60")
+    assert deadline() == 60.0
+
+
+@pytest.mark.slow
+def test_a_kind_of_disagreement_under_fsdp2():
+    printed = run("--sharded", "another nu")
+    assert "1 of 1 kinds: an error by name on all ranks" in printed, printed
