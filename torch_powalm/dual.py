@@ -70,7 +70,7 @@ class DualState:
         self.started, self.beta, self.k = False, self.beta_1, 1
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = self._y = torch.empty(0)  # one entry per constraint once started; _y = y / scale
-        self.far = math.inf  # beyond this norm of the scaled violations, the force is constant
+        self.far = math.inf  # beyond this norm of scaled violations, the force is constant
         self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None if none is
@@ -120,7 +120,7 @@ class DualState:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         if not self.started:
             return torch.zeros_like(r) if math.isfinite(norm(r)) else None
-        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        r, _ = self._near(r)
         parts = []
         for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
@@ -145,7 +145,7 @@ class DualState:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         if not self.started:
             return 0.0
-        near, q = rescale(r, self.scale, self.inequality, self.far)
+        near, q = self._near(r)
         value = sum(
             augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
             for g, r_g in zip(self.groups, self._pieces(near), strict=True)
@@ -156,7 +156,7 @@ class DualState:
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        r, _ = self._near(r)
         return math.hypot(*map(norm, self._pieces(r)))
 
     def update(
@@ -165,7 +165,7 @@ class DualState:
         *,
         hold: float | None = None,
         growth: float | None = None,
-        settled: Any = None,
+        part: Tensor | float | None = None,
     ) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
@@ -174,14 +174,14 @@ class DualState:
             hold: keep y and multiply β by this factor, > 0: the subproblem had no minimizer (a
                 large factor) or must be solved further (at most 1).
             growth: factor of β in place of omega, > 0.
-            settled: mask of the entries of y that move; None for all.
+            part: how much of its move y makes, by entry or for all; None for the whole.
         """
         if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
             self._advance(hold)
             return record
         A_norm = norm(violation(r, self.inequality))
-        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        r, _ = self._near(r)
         pieces = self._pieces(r)
         norms = [norm(r_i) for r_i in pieces]
         r_norm, step_norm = math.hypot(*norms), math.hypot(*(n_i**self.nu for n_i in norms))
@@ -195,7 +195,7 @@ class DualState:
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
         y = self._in_user_units(parts).clamp(-self.y_max, self.y_max)
-        self._move(y if settled is None else torch.where(settled, y, self.y))
+        self._move(y if part is None else self.y + part * (y - self.y))
         record = DualRecord(self.k, A_norm, self.beta, sigma, norm(self.y))
         enough = self.sufficient_decrease
         grows = enough is None or r_norm > enough * self.last_norm
@@ -248,6 +248,16 @@ class DualState:
             return [(self._y, r, self._lower)]
         lower = self._lower
         return [(self._y[g], r[g], None if lower is None else lower[g]) for g in self.groups]
+
+    def _near(self, r: Tensor) -> tuple[Tensor, float]:
+        """Return q s r and q; `far` is larger where y pushes away, so that the penalty prevails."""
+        near, q = rescale(r, self.scale, self.inequality, self.far)
+        if q < 1:
+            against = -torch.dot(self._y, violation(near, self.inequality)).item() / self.far
+            if against > 0:
+                far = (self.far**self.nu + against / self.beta) ** (1 / self.nu)
+                near, q = rescale(r, self.scale, self.inequality, far)
+        return near, q
 
     def _pieces(self, r: Tensor) -> list[Tensor]:
         """Return the residual (A, u) of every group of a scaled r."""

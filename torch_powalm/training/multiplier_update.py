@@ -40,13 +40,13 @@ class MultiplierUpdate(SavedMultipliers):
         if self.gradient.is_finite(r):
             if not dual.started:
                 self.gradient.start(r)
-            growth = settled = None
+            growth = part = None
             if dual.scale is not None and self.units.steps:
                 self.units.follow_rate(blocks.rate)
-                self.units.renew(dual, blocks)
+                self.units.renew(dual, blocks, self.estimate.noise())
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
-                settled = self.units.settled(r, blocks.inequality)
-            moved = dual.update(r, growth=growth, settled=settled)
+                part = self.units.part(r, blocks, dual.beta, steps[0])
+            moved = dual.update(r, growth=growth, part=part)
             record = dataclasses.replace(moved, violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)

@@ -11,6 +11,7 @@ Errors of one direction mean that the block moves, and α rises to 1; errors tha
 A group that is absent in a batch adds nothing to the sums, so that its last average stays.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -77,6 +78,11 @@ class RunningEstimate:
             gain = torch.where(spread > 0, gain, 1.0).clamp(GAIN_MIN, _largest_gain(block))
             mixed = _mix(track.tally, new, track.gain)
             self.tracks[block.name] = Track(mixed, error, spread, gain)
+
+    def noise(self) -> dict[str, float]:
+        """Return the noise of an entry of each block in one batch."""
+        found = self.tracks.items()
+        return {name: float(t.spread) / math.sqrt(len(t.error)) for name, t in found}
 
     def turn(self, on: bool) -> None:
         """Turn averages on or off; off forgets them."""

@@ -115,6 +115,8 @@ class UnitMeasurements:
                 size = sharded_norm(*[params[i].detach() for i in indices])
                 self._note(self.sizes, name, size)
             self.pull.append(gradient_norm)
+            if any(_runs_away(self.sizes[n]) and _runs_away(self.pulls[n]) for n in self.sizes):
+                self.steps = len(self.pull)
 
     def measure_loss(self, loss: Tensor, blocks: BlockVector, ranks: Ranks) -> None:
         """Measure G_b of a loss whose gradient is not alone in .grad."""
@@ -145,6 +147,11 @@ class UnitMeasurements:
         if not self.measuring:
             del seen[: 1 - MEMORY]
         seen.append(length)
+
+
+def _runs_away(lengths: Sequence[float]) -> bool:
+    """Whether the last length is more than twice the first: a loss without a minimum."""
+    return lengths[-1] > 2 * lengths[0] > 0
 
 
 def _present(grads: Sequence[Tensor | None], indices: Iterable[int]) -> list[Tensor]:
