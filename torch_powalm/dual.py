@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.dual_settings import check_settings
+from torch_powalm.dual_settings import BETA_LIMIT, check_settings
 from torch_powalm.functional import (
     augmented_lagrangian,
     eliminate_slack,
@@ -22,7 +22,6 @@ from torch_powalm.functional import (
 )
 from torch_powalm.result import DualRecord
 
-_BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite
 _RUNNING = ("y", "beta", "k", "start_norm", "last_norm")  # the entries of a state dict
 
 
@@ -40,8 +39,8 @@ class DualState:
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
         beta_1: first penalty, > 0.
         omega: growth of the penalty, ≥ 1.
-        sigma: dual step rule: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or
-            "pi" (σ = σ_1 on r itself: β is the proportional and σ_1 the integral gain).
+        sigma: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or "pi" (σ = σ_1 on
+            r itself: β is the proportional and σ_1 the integral gain).
         sigma_1: first dual step of the last three rules, ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
         y_max: largest absolute entry of y, > 0.
@@ -116,11 +115,15 @@ class DualState:
         self.scale = scale
         self._move(self.y)
 
+    @property
+    def _units(self) -> tuple[Tensor | None, Tensor | None, float, Tensor, float, float]:
+        return self.scale, self.inequality, self.far, self._y, self.beta, self.nu
+
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         if not self.started:
             return torch.zeros_like(r) if math.isfinite(norm(r)) else None
-        r, _ = self._near(r)
+        r, _ = rescale(r, *self._units)
         parts = []
         for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
@@ -145,7 +148,7 @@ class DualState:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         if not self.started:
             return 0.0
-        near, q = self._near(r)
+        near, q = rescale(r, *self._units)
         value = sum(
             augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
             for g, r_g in zip(self.groups, self._pieces(near), strict=True)
@@ -154,9 +157,14 @@ class DualState:
             value += (1 - q) * torch.dot(w, r).item()  # linear beyond `far`
         return value
 
+    def tensors(self) -> dict[str, Tensor | None]:
+        """Return what `weight` depends on besides β, ν, the groups and `far`, all scaled."""
+        names = {"y": self._y, "lower": self._lower, "w_min": self._w_min}
+        return {**names, "scale": self.scale, "inequality": self.inequality}
+
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        r, _ = self._near(r)
+        r, _ = rescale(r, *self._units)
         return math.hypot(*map(norm, self._pieces(r)))
 
     def update(
@@ -181,7 +189,7 @@ class DualState:
             self._advance(hold)
             return record
         A_norm = norm(violation(r, self.inequality))
-        r, _ = self._near(r)
+        r, _ = rescale(r, *self._units)
         pieces = self._pieces(r)
         norms = [norm(r_i) for r_i in pieces]
         r_norm, step_norm = math.hypot(*norms), math.hypot(*(n_i**self.nu for n_i in norms))
@@ -204,7 +212,7 @@ class DualState:
         return record
 
     def _advance(self, growth: float) -> None:
-        self.beta = min(growth * self.beta, self.beta_max, _BETA_LIMIT)
+        self.beta = min(growth * self.beta, self.beta_max, BETA_LIMIT)
         self.k += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,7 +221,8 @@ class DualState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the running values of another state of the same size."""
-        self._move(state["y"].detach().clone())
+        if state["y"] is not None:
+            self._move(state["y"].detach().clone())
         self.beta, self.k = float(state["beta"]), int(state["k"])
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
 
@@ -248,16 +257,6 @@ class DualState:
             return [(self._y, r, self._lower)]
         lower = self._lower
         return [(self._y[g], r[g], None if lower is None else lower[g]) for g in self.groups]
-
-    def _near(self, r: Tensor) -> tuple[Tensor, float]:
-        """Return q s r and q; `far` is larger where y pushes away, so that the penalty prevails."""
-        near, q = rescale(r, self.scale, self.inequality, self.far)
-        if q < 1:
-            against = -torch.dot(self._y, violation(near, self.inequality)).item() / self.far
-            if against > 0:
-                far = (self.far**self.nu + against / self.beta) ** (1 / self.nu)
-                near, q = rescale(r, self.scale, self.inequality, far)
-        return near, q
 
     def _pieces(self, r: Tensor) -> list[Tensor]:
         """Return the residual (A, u) of every group of a scaled r."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.block import BatchValue, Block, Tally, check_samples, tally
+from torch_powalm.training.proxy_value import ProxyValue
 
 Tallies = dict[str, Tally]
 
@@ -31,40 +32,55 @@ class BatchValues(NamedTuple):
 
 def read_batch(
     blocks: Sequence[Block],
-    values: Mapping[str, BatchValue],
+    values: Mapping[str, BatchValue | ProxyValue],
     strict: Mapping[str, BatchValue] | None,
     samples: float,
-    window: Sequence[Mapping[str, BatchValue]] | None,
+    window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None,
+    deferred: bool = False,
 ) -> BatchValues:
-    """Check the arguments of `augment` and turn them into sums."""
+    """Check the arguments of `augment` and turn them into sums.
+
+    If `deferred`, numbers on the device are not checked, but turned into nan where they are wrong.
+    """
     if samples != 1.0:
         check_samples(samples)
-    proxy = tallies(blocks, values, samples, "augment")
+    for name, value in values.items():
+        if isinstance(value, ProxyValue):
+            if strict and name in strict:
+                raise ValueError(f"strict of {name!r} must not be given twice, got a ProxyValue")
+            strict = {**(strict or {}), name: value.strict}
+    proxy = tallies(blocks, values, samples, "augment", deferred)
     reported = proxy
     if strict:
         for name in strict:
             if name not in values:
                 raise KeyError(f"strict has no batch constraint {name!r}{_hint(name, values)}")
-        reported = tallies(blocks, {**values, **strict}, samples, "strict")
+        reported = tallies(blocks, {**values, **strict}, samples, "strict", deferred)
     if window is None:
         return BatchValues(proxy, reported, proxy, 1)
     if samples != 1.0:
         raise ValueError(f"samples must be 1 with window (use (value, count)), got {samples!r}")
     if not window:
         raise ValueError("window must have at least one micro-batch, got none")
-    parts = [tallies(blocks, part, samples, "window") for part in window]
+    parts = [tallies(blocks, part, samples, "window", deferred) for part in window]
     return BatchValues(proxy, reported, total(parts), len(parts))
 
 
 def tallies(
-    blocks: Sequence[Block], values: Mapping[str, BatchValue], samples: float, caller: str
+    blocks: Sequence[Block],
+    values: Mapping[str, BatchValue | ProxyValue],
+    samples: float,
+    caller: str,
+    deferred: bool = False,
 ) -> Tallies:
     """Read the values of all batch blocks; a missing or unknown name raises."""
-    found = {
-        block.name: tally(block, values[block.name], samples)
-        for block in blocks
-        if block.name in values
-    }
+    found = {}
+    for block in blocks:
+        if block.name in values:
+            value = values[block.name]
+            found[block.name] = tally(
+                block, value.proxy if isinstance(value, ProxyValue) else value, samples, deferred
+            )
     if len(values) > len(found):
         unknown = min(values.keys() - found)
         hint = _hint(unknown, [block.name for block in blocks])

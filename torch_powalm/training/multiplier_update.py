@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
+from torch_powalm.training.epoch_residual import epoch_residual
 from torch_powalm.training.state_dict import SavedMultipliers
 
 if TYPE_CHECKING:
@@ -32,18 +33,23 @@ class MultiplierUpdate(SavedMultipliers):
         waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
         if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps and not self.units.change:
-                blocks.epoch_residual(exact)  # raises if a batch is missing
+                epoch_residual(blocks, self.constraints, exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})
-        r = blocks.epoch_residual(exact)
-        violations = blocks.violations(r)
-        if self.gradient.is_finite(r):
+        residual = epoch_residual(blocks, self.constraints, exact)
+        reading = self.gradient.read(residual)
+        violations = blocks.violations(reading.r, reading.seen)
+        if self.gradient.device is not None:
+            for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
+                self.monitor.signals.report(signal)
+        r, all_left_out = self._tightened(reading.r), self.epoch.steps == 0 < steps[0]
+        if self.gradient.is_finite(r) and not all_left_out and not self.units.measuring:
             if not dual.started:
-                self.gradient.start(r)
+                self.units.start(dual, blocks, r)
             growth = part = None
             if dual.scale is not None and self.units.steps:
-                self.units.follow_rate(blocks.rate)
-                self.units.renew(dual, blocks, self.estimate.noise())
+                self.units.follow_rate(reading.rate)
+                self.units.renew(dual, blocks, reading.noise)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 part = self.units.part(r, blocks, dual.beta, steps[0])
             moved = dual.update(r, growth=growth, part=part)
@@ -51,11 +57,21 @@ class MultiplierUpdate(SavedMultipliers):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
-        record = self.monitor.after_update(record, r)
-        latest = blocks.split(r)
+        record = self.monitor.after_update(record, reading._replace(r=r))
+        latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record
+
+    def _tightened(self, asked: Tensor) -> Tensor:
+        """Return the residual with margins, which held-out data renew if it is time."""
+        margin, blocks, steps = self.blocks.margin, self.blocks, self.epoch.total_steps
+        if margin.is_due(steps) and math.isfinite(norm(asked)):
+            values = blocks.split(asked)
+            batch = {block: values[block.name] for block in blocks.batch}
+            margin.measure(self.constraints, batch, self.multipliers(), self.ranks, steps)
+        margin.restart()
+        return margin.in_updates(asked, blocks.sizes)
 
     def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
         """Return a record of violations without an update."""

@@ -31,10 +31,12 @@ from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.given_units import Penalty, largest_penalty, penalty_factors
 from torch_powalm.training.handover import hand_over
+from torch_powalm.training.margin import Margin, Margins, MarginSource
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.multiplier_update import MultiplierUpdate
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.update_schedule import UpdateSchedule
@@ -62,8 +64,14 @@ class PowerALMOptimizer(MultiplierUpdate):
         owns: names of the blocks that belong to this optimizer; None for all.
         on_nonfinite: what to do with a value or gradient that is not finite: "raise", or "skip"
             the step or update and count it in `epoch.skipped`.
+        check_finite: when this is noticed: "every_step", "at_update" (steps read nothing from the
+            device, change nothing if a value is not finite, and the next update says so), or
+            "auto": "every_step" on the CPU, "at_update" on an accelerator.
         warm_up: number of first steps without multipliers; their gradient is that of the loss.
         process_group: the processes that average their gradients; None for the default group.
+        margin: how much stricter the multipliers see inequalities, ≥ 0: a number, numbers by name,
+            or "auto": as much as a certificate needs, measured on `held_out`.
+        held_out: the data of margin="auto".
 
     Attributes:
         dual: y, β and k.
@@ -93,8 +101,11 @@ class PowerALMOptimizer(MultiplierUpdate):
         prox: Mapping[Tensor, Proximable] | None = None,
         owns: Sequence[str] | None = None,
         on_nonfinite: str = "raise",
+        check_finite: str = "auto",
         warm_up: int = 0,
         process_group: Any = None,
+        margin: Margins = 0.0,
+        held_out: MarginSource | None = None,
     ) -> None:
         super().__init__(base)
         automatic = beta_1 is None
@@ -120,7 +131,9 @@ class PowerALMOptimizer(MultiplierUpdate):
         self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
         self.constraints = constraints
         self.blocks = BlockVector(
-            base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)
+            *(base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)),
+            Margin(margin, held_out, constraints),
+            check_finite,
         )
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
@@ -134,8 +147,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         *,
         strict: Mapping[str, BatchValue] | None = None,
         samples: float = 1.0,
-        window: Sequence[Mapping[str, BatchValue]] | None = None,
-        **values: BatchValue,
+        window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None = None,
+        **values: BatchValue | ProxyValue,
     ) -> Tensor:
         """Return the loss with the gradient of the batch blocks added; its value is unchanged.
 
@@ -146,9 +159,11 @@ class PowerALMOptimizer(MultiplierUpdate):
             samples: weight of this batch in the epoch's averages.
             window: the values of all micro-batches of this step, which makes gradient accumulation
                 exact; divide the result by their number, like a plain loss.
-            **values: for every batch block a tensor, (tensor, count) or additive statistics.
+            **values: for every batch block a tensor, (tensor, count) or additive statistics, or a
+                ProxyValue of two of them.
         """
-        batch = read_batch(self.blocks.ready().batch, values, strict, samples, window)
+        blocks = self.blocks.ready()
+        batch = read_batch(blocks.batch, values, strict, samples, window, blocks.deferred)
         self.monitor.signals.after_augment()
         return self.gradient.augmented(loss, batch)
 
@@ -181,7 +196,7 @@ class PowerALMOptimizer(MultiplierUpdate):
                 loss = closure()
             if loss is None and all(p.grad is None for p in self.params):
                 return None  # Lightning's training_step skipped this batch
-        elif not self.base.state and initializes_state(self.base):
+        elif not self.base.state and not self.epoch.total_steps and initializes_state(self.base):
             return self.base.step(**kwargs)
         blocks = self.blocks.ready()
         proxy, reported = self.gradient.window.sums(blocks.batch)
@@ -191,8 +206,13 @@ class PowerALMOptimizer(MultiplierUpdate):
             return self.gradient.window.clear()
         if not injected or not self.epoch.follow(self.gradient.measure(self.units)):
             return self._skip()
+        device, ok = self.gradient.device, None
+        if device is not None:
+            device.guard.keep(self.base, blocks.params, bool(self.prox))
+            ok = device.guard.ok
         if self.estimate.on:
-            self.estimate.follow(blocks.batch, self.gradient.per_call(proxy))
+            self.estimate.follow(blocks.batch, self.gradient.per_call(proxy), ok)
+        blocks.margin.follow(proxy, reported)
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
 
@@ -203,12 +223,19 @@ class PowerALMOptimizer(MultiplierUpdate):
         """Apply the prox terms, do the bookkeeping of a step, and return its result."""
         if self.prox:
             self.prox.apply()
+        device = self.gradient.device
+        if device is not None:
+            device.guard.restore(self.base)
+            sums = device.guard.masked(sums, self.constraints.epoch_sums(sums))
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.monitor.signals.after_step(bool(self._managed))
         self.gradient.window.clear()
-        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
+        waiting = self.units.measuring or self.epoch.warming
+        if not waiting and self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
             self.update_multipliers()
+        elif device is not None and not waiting and not self.dual.started:
+            device.read_units()
         return result
 
     def _skip(self) -> None:
@@ -218,7 +245,7 @@ class PowerALMOptimizer(MultiplierUpdate):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and forget the batches they came from."""
         super().zero_grad(set_to_none)
-        self.gradient.window.forget_done()
+        self.gradient.forget_done()
 
     def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
         """Continue with another base and all state; only the returned optimizer may step."""

@@ -11,6 +11,7 @@ All private names of torch that the package uses are in this file. What breaks w
     _global_optimizer_*_hooks      global hooks are not called on the fast path
     _profiler_enabled              a profile shows no ranges of step and zero_grad on the fast path
     __code__, __wrapped__          torch wraps every step in a profiler range: 2 to 9 % of a step
+    _step_supports_amp_scaling     a step of a fused base is masked by a copy of all that it changes
     _fsdp_flattened                FSDP1 silently trains on wrong constraints
     sys._getframe                  no warning when a Lightning trainer lacks the callback
 """
@@ -27,6 +28,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from torch_powalm.training.base_state import load_base
 
 _HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -131,22 +134,24 @@ class OptimizerProtocol(Optimizer):
             state_dict = post_hook(self, state_dict) or state_dict
         return state_dict
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; nothing changes if our part does not fit."""
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Load what `state_dict` returned; nothing changes, in the base neither, if a check fails.
+
+        `strict` raises if the saved run had other settings, such as another nu.
+        """
         state_dict = copy.copy(state_dict)  # hooks may edit it
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = pre_hook(self, state_dict) or state_dict
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
             keys = list(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
-            raise ValueError(
-                f"state_dict must have the keys 'state' and 'param_groups', got {keys!r}"
-            )
+            rule = "state_dict must have the keys 'state' and 'param_groups'"
+            raise ValueError(f"{rule}, got {keys!r}")
         load = None
         if "powalm" in state_dict:
-            load = self._prepare_powalm(state_dict["powalm"])
+            load = self.prepare_powalm(state_dict["powalm"], strict)
         elif not self._managed:
             warnings.warn("state_dict has no multipliers; the current ones are kept", stacklevel=2)
-        self.base.load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
+        load_base(self.base, {key: state_dict[key] for key in ("state", "param_groups")})
         if load is not None:
             load()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
@@ -156,11 +161,11 @@ class OptimizerProtocol(Optimizer):
         """Return our part of the state dict."""
         raise NotImplementedError
 
-    def load_powalm_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_powalm_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load what `powalm_state_dict` returned, without changing the base."""
-        self._prepare_powalm(state_dict)()
+        self.prepare_powalm(state_dict, strict)()
 
-    def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
+    def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
         """Check our part of a state dict; the returned function loads it."""
         raise NotImplementedError
 
@@ -205,6 +210,11 @@ def step_base(base: Optimizer, **kwargs: Any) -> Any:
     if "step" in base.__dict__ or not wrapped_by_torch or is_observed(base):
         return base.step(**kwargs)
     return step.__wrapped__(base, **kwargs)  # type: ignore[attr-defined]
+
+
+def skips_on_device(base: Optimizer) -> bool:
+    """Whether kernels of the base leave everything unchanged where `base.found_inf` is not 0."""
+    return bool(getattr(base, "_step_supports_amp_scaling", False))
 
 
 def is_observed(optimizer: Optimizer) -> bool:

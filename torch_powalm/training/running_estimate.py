@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.state_checks import check_list, check_tensor
 from torch_powalm.training.batch_window import Tallies
-from torch_powalm.training.block import Block, Tally
+from torch_powalm.training.block import Block, Tally, checked_tally
 
 SMOOTHING = 0.1  # a
 GAIN_MIN = 0.05  # α_min
@@ -33,6 +34,10 @@ class Track(NamedTuple):
     error: Tensor  # E
     spread: Tensor  # M
     gain: Tensor  # α
+
+    def to(self, device: torch.device) -> "Track":
+        """Return the same average on a device."""
+        return Track(self.tally.to(device), *(t.to(device) for t in self[1:]))
 
 
 class RunningEstimate:
@@ -56,8 +61,8 @@ class RunningEstimate:
         }
 
     @torch.no_grad()
-    def follow(self, blocks: list[Block], batch: Tallies) -> None:
-        """Move the averages by the batch of a step."""
+    def follow(self, blocks: list[Block], batch: Tallies, ok: Tensor | None = None) -> None:
+        """Move the averages by the batch of a step, unless `ok` is false on the device."""
         for block in blocks:
             if block.latest:
                 continue
@@ -66,7 +71,8 @@ class RunningEstimate:
             if track is None:
                 error = torch.zeros_like(new.value(block))
                 gain = error.new_full((), _largest_gain(block))
-                self.tracks[block.name] = Track(new.snapshot(), error, 0 * gain, gain)
+                start = Track(new.snapshot(), error, 0 * gain, gain)
+                self.tracks[block.name] = start if ok is None else _empty_unless(ok, start)
                 continue
             both = new.present(block) & track.tally.present(block)
             e = torch.where(both, new.value(block) - track.tally.value(block), 0.0)
@@ -77,12 +83,12 @@ class RunningEstimate:
             gain = torch.linalg.vector_norm(error) / spread.clamp(min=torch.finfo(e.dtype).tiny)
             gain = torch.where(spread > 0, gain, 1.0).clamp(GAIN_MIN, _largest_gain(block))
             mixed = _mix(track.tally, new, track.gain)
-            self.tracks[block.name] = Track(mixed, error, spread, gain)
+            moved = Track(mixed, error, spread, gain)
+            self.tracks[block.name] = moved if ok is None else _chosen(ok, moved, track)
 
-    def noise(self) -> dict[str, float]:
-        """Return the noise of an entry of each block in one batch."""
-        found = self.tracks.items()
-        return {name: float(t.spread) / math.sqrt(len(t.error)) for name, t in found}
+    def noise(self) -> dict[str, Tensor]:
+        """Return the deviation of an entry of each block in one batch."""
+        return {name: t.spread / math.sqrt(len(t.error)) for name, t in self.tracks.items()}
 
     def turn(self, on: bool) -> None:
         """Turn averages on or off; off forgets them."""
@@ -98,17 +104,52 @@ class RunningEstimate:
         return {name: (*t.tally, t.error, t.spread, t.gain) for name, t in self.tracks.items()}
 
 
+def checked_track(value: Any, where: str, block: Block) -> Track:
+    """Return a saved average of one block; raise if it cannot be one."""
+    items = check_list(value, where, lambda item, place: item, 5)
+    tally = checked_tally(items[:2], where, block)
+    error = check_tensor(items[2], f"{where}[2]", shapes=[(block.size or 0,)])
+    spread = check_tensor(items[3], f"{where}[3]", shapes=[()], low=0.0)
+    gain = check_tensor(items[4], f"{where}[4]", shapes=[()], low=GAIN_MIN * (1 - 1e-6))
+    if float(gain) > _largest_gain(block):
+        raise ValueError(
+            f"{where}[4] must be at most {_largest_gain(block)!r}, got {float(gain)!r}"
+        )
+    return Track(tally, error, spread, gain)
+
+
 def _largest_gain(block: Block) -> float:
     """Return the largest gain: a batch that lacks a group must not stand for the average."""
     return 1.0 if block.from_statistics is None else POOLED_GAIN
 
 
+def _chosen(ok: Tensor, new: Track, old: Track) -> Track:
+    """Return the new track where `ok` is true on the device, else the old one."""
+    weight = new.tally.weight
+    if isinstance(weight, Tensor):
+        weight = torch.where(ok, weight, old.tally.weight)
+    total = torch.where(ok, new.tally.total, old.tally.total)
+    rest = [torch.where(ok, now, before) for now, before in zip(new[1:], old[1:], strict=True)]
+    return Track(Tally(total, weight), *rest)
+
+
+def _empty_unless(ok: Tensor, first: Track) -> Track:
+    """Return a first track whose sums are 0 where `ok` is false on the device."""
+    tally, total = first.tally, first.tally.total
+    weight = tally.weight if isinstance(tally.weight, Tensor) else total.new_full((), tally.weight)
+    sums = Tally(torch.where(ok, total, 0.0), torch.where(ok, weight, 0.0))
+    return first._replace(tally=sums, error=torch.zeros_like(first.error))
+
+
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
-    """Return the average moved towards a new tally."""
+    """Return the average moved toward a new tally."""
     old.check_size(new)
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
         return Tally(total, old.weight)
-    before, now = (torch.as_tensor(w).to(total) for w in (old.weight, new.weight))
+    before, now = (
+        w.to(total) if isinstance(w, Tensor) else total.new_full((), w)
+        for w in (old.weight, new.weight)
+    )
     gain = torch.where(now > 0, gain.to(total), 0.0)  # an absent entry keeps its average
     return Tally(torch.lerp(old.total, new.total.detach(), gain), torch.lerp(before, now, gain))

@@ -21,8 +21,9 @@ from torch_powalm.training.automatic_units import MOVE, AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.update_reading import UpdateReading
 from torch_powalm.training.update_schedule import UpdateSchedule
-from torch_powalm.training.update_window import STREAK, UpdateWindow, sample
+from torch_powalm.training.update_window import STREAK, UpdateWindow
 
 IDLE = 2000  # steps without an update
 FEW = 10  # updates in a run
@@ -109,25 +110,28 @@ class Signals:
         if planned < FEW and (epoch.total_steps == total or not by_hand):
             self._once("few", self._blocks.names, FEW, total)
 
-    def judge(self, k: int, r: Tensor) -> tuple[str, ...]:
-        """Return the signals at an update from the residual r, after y has moved."""
+    def report(self, signal: str) -> None:
+        """Add a signal to the next record."""
+        self._pending.append(signal)
+
+    def judge(self, k: int, reading: UpdateReading) -> tuple[str, ...]:
+        """Return the signals at an update from what it has read, after y has moved."""
+        r = reading.r
         found, self._pending = self._pending, []
         self._patience = max(IDLE, 3 * self._epoch.steps)
         if self._window is None or k != self._k + 1:  # the first update, or a loaded state
             self._window = UpdateWindow(self._blocks.sizes, self._blocks.inequality)
             self._measured = {}
         self._k = k
-        self._lr.append(max(float(group.get("lr", 1.0)) for group in self._base.param_groups))
+        self._lr.append(reading.rate)
         self._lr_max = max(self._lr_max, self._lr[-1])
-        x = sample([] if self._blocks.sharded else self._blocks.params)
-        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y, x)
-        lasting = [
-            n for n in self._blocks.sizes if self._window.is_lasting(n, self.default_tolerance(n))
-        ]
-        self.conflicting = self._conflicts(self._window, lasting, r)
+        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y, reading.x)
+        tolerances = self.default_tolerances()
+        lasting = [n for n, bound in tolerances.items() if self._window.is_lasting(n, bound)]
+        self.conflicting = self._conflicts(self._window, tolerances, lasting, r)
         total = self._epoch.gradient_norm
         weak = [n for n in lasting if self._pull(n, r) < _WEAK * total < math.inf]
-        swings = [n for n in self._blocks.sizes if self._window.oscillates(n, self._swing(n))]
+        swings = [n for n, b in tolerances.items() if self._window.oscillates(n, self._swing(n, b))]
         kinds = {"conflicting": self.conflicting, "weak": weak, "oscillating": swings}
         for kind, names in kinds.items():
             if names:
@@ -136,17 +140,20 @@ class Signals:
         self._pending = []
         return tuple(found)
 
-    def default_tolerance(self, name: str) -> float:
-        """Return 1 % of J_b δ_b if the units of the block were measured, else 1e-3."""
-        reach = 0.0 if self._units.measuring else self._units.reach(name)
-        return _RELATIVE * reach or _ABSOLUTE
+    def default_tolerances(self) -> dict[str, float]:
+        """Return by block 1 % of J_b δ_b if its units were measured, else 1e-3."""
+        if self._units.measuring:
+            return dict.fromkeys(self._blocks.sizes, _ABSOLUTE)
+        return {n: _RELATIVE * self._units.reach(n) or _ABSOLUTE for n in self._blocks.sizes}
 
-    def _conflicts(self, window: UpdateWindow, lasting: list[str], r: Tensor) -> tuple[str, ...]:
+    def _conflicts(
+        self, window: UpdateWindow, tolerances: dict[str, float], lasting: list[str], r: Tensor
+    ) -> tuple[str, ...]:
         """Return the blocks that stay violated and pull so strongly that the loss cannot resist.
 
         The verdict stands as long as they are violated and their multipliers grow.
         """
-        masks = {n: window.is_pushed(n, self.default_tolerance(n)) for n in self._blocks.sizes}
+        masks = {n: window.is_pushed(n, bound) for n, bound in tolerances.items()}
         pushed = {name: mask for name, mask in masks.items() if bool(mask.any())}
         before = tuple(name for name in self.conflicting if name in pushed)
         if min(self._lr) < _BRISK * self._lr_max:  # too slow to show anything new
@@ -158,17 +165,17 @@ class Signals:
         if self._units.steps:
             pulls = {name: self._pull(name, r) for name in pushed}
             held = all(pulls[n] > _STRONG * self._units.loss_pull(n) for n in stuck)
-            cancel = self._epoch.gradient_norm < _CANCEL * sum(pulls.values())
+            cancel = float(self._epoch.gradient_norm) < _CANCEL * sum(pulls.values())
             held &= cancel or window.move() >= MOVE  # else the steps are too short to tell
         else:  # the pull of the loss is not known: wait for more evidence
             held = window.is_at_rest(stuck)
         return tuple(pushed) if held else before
 
-    def _swing(self, name: str) -> float:
+    def _swing(self, name: str, tolerance: float) -> float:
         """Return the largest oscillation that is normal: what the base removes in a few steps."""
         units = self._units
         removed = units.sensitivity(name) * units.move(name) if units.steps else 0.0
-        return max(self.default_tolerance(name), removed)
+        return max(tolerance, removed)
 
     def _pull(self, name: str, r: Tensor) -> float:
         """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""
