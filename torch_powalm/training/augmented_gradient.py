@@ -147,6 +147,9 @@ class AugmentedGradient:
         if self.units.measuring or self.units.due_static:
             self.units.measure_static(blocks)
             if self.units.measuring:
+                # Nothing to add; a second call before the step must not measure again.
+                held = next((p.grad for p in params if p.grad is not None), None)
+                self.window.mark_injected(held)
                 return self.is_finite(r) if device is None else device.note_static(r)
         if not self.dual.started:
             self.start(r)
