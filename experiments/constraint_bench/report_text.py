@@ -33,7 +33,7 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   with the same task and seed. Infeasible runs count as infinite in medians and percentiles ("–").
   For PDEs the denominator is at least 0.05, so that an error of 0.003 instead of 0.002 is a regret
   of 2 % and not of 50 %.
-- **Seeds.** One, and ours in natural units only; that other units do not change a training is tested
+- **Seeds.** One, and ours in natural units only; that units do not change a training is tested
   (`tests/training/test_automatic_units.py`, to 1e-6). The peers have run with Adam in natural units
   on both halves, and in two other unit systems on the development half. With SGD only ours has run,
   so that its regret there says nothing.

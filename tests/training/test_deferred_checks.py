@@ -171,6 +171,26 @@ def test_on_another_device_than_the_cpu_checks_wait_by_default() -> None:
     assert training.optimizer.blocks.deferred
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize(
+    "settings", [{"beta_1": 1.0, "nu": 0.5, "updates": 3}, {"total_steps": 60}]
+)
+def test_cuda_trains_like_the_cpu(settings: dict[str, Any]) -> None:
+    trained = []
+    for device in ("cpu", "cuda"):
+        training = Training(EVERY, device=device, **settings)
+        batch = training.batch
+        training.batch = lambda to=device, draw=batch: tuple(  # type: ignore[method-assign]
+            v.to(to) for v in draw()
+        )
+        for _ in range(15):
+            training.step()
+        trained.append(training)
+    for p, q in zip(*(t.model.parameters() for t in trained), strict=True):
+        torch.testing.assert_close(p, q.cpu(), rtol=1e-2, atol=1e-4)
+
+
 def test_the_mode_must_be_known() -> None:
     message = "check_finite must be 'auto', 'every_step' or 'at_update', got 'never'"
     with pytest.raises(ValueError, match=message):

@@ -126,7 +126,9 @@ REGISTRATIONS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "settings", "message"), REGISTRATIONS, ids=lambda x: str(x)[:40]
+    ("name", "arguments", "settings", "message"),
+    REGISTRATIONS,
+    ids=[f"{name}-{message[:40]}" for name, _, _, message in REGISTRATIONS],
 )
 def test_a_registration_says_what_is_wrong(name, arguments, settings, message):
     with pytest.raises((ValueError, TypeError)) as caught:
