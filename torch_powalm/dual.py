@@ -69,7 +69,7 @@ class DualState:
         self.started, self.beta, self.k = False, self.beta_1, 1
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = self._y = torch.empty(0)  # one entry per constraint once started; _y = y / scale
-        self.far = math.inf  # beyond this norm of the scaled violations, the force is constant
+        self.far = math.inf  # beyond this norm of scaled violations, the force is constant
         self.start_norm = 0.0  # ‖∇φ(r_1)‖ of the first r that is not 0
         self.last_norm = math.inf  # ‖r‖ at the last update
         self.inequality: Tensor | None = None  # which entries are inequalities; None if none is
@@ -115,11 +115,15 @@ class DualState:
         self.scale = scale
         self._move(self.y)
 
+    @property
+    def _units(self) -> tuple[Tensor | None, Tensor | None, float, Tensor, float, float]:
+        return self.scale, self.inequality, self.far, self._y, self.beta, self.nu
+
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         if not self.started:
             return torch.zeros_like(r) if math.isfinite(norm(r)) else None
-        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        r, _ = rescale(r, *self._units)
         parts = []
         for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
@@ -144,7 +148,7 @@ class DualState:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         if not self.started:
             return 0.0
-        near, q = rescale(r, self.scale, self.inequality, self.far)
+        near, q = rescale(r, *self._units)
         value = sum(
             augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
             for g, r_g in zip(self.groups, self._pieces(near), strict=True)
@@ -160,7 +164,7 @@ class DualState:
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        r, _ = rescale(r, *self._units)
         return math.hypot(*map(norm, self._pieces(r)))
 
     def update(
@@ -169,7 +173,7 @@ class DualState:
         *,
         hold: float | None = None,
         growth: float | None = None,
-        settled: Any = None,
+        part: Tensor | float | None = None,
     ) -> DualRecord:
         """Move y by σ∇φ(r), grow β, advance k.
 
@@ -178,14 +182,14 @@ class DualState:
             hold: keep y and multiply β by this factor, > 0: the subproblem had no minimizer (a
                 large factor) or must be solved further (at most 1).
             growth: factor of β in place of omega, > 0.
-            settled: mask of the entries of y that move; None for all.
+            part: how much of its move y makes, by entry or for all; None for the whole.
         """
         if hold is not None:
             record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
             self._advance(hold)
             return record
         A_norm = norm(violation(r, self.inequality))
-        r, _ = rescale(r, self.scale, self.inequality, self.far)
+        r, _ = rescale(r, *self._units)
         pieces = self._pieces(r)
         norms = [norm(r_i) for r_i in pieces]
         r_norm, step_norm = math.hypot(*norms), math.hypot(*(n_i**self.nu for n_i in norms))
@@ -199,7 +203,7 @@ class DualState:
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
         y = self._in_user_units(parts).clamp(-self.y_max, self.y_max)
-        self._move(y if settled is None else torch.where(settled, y, self.y))
+        self._move(y if part is None else self.y + part * (y - self.y))
         record = DualRecord(self.k, A_norm, self.beta, sigma, norm(self.y))
         enough = self.sufficient_decrease
         grows = enough is None or r_norm > enough * self.last_norm

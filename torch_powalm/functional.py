@@ -148,21 +148,37 @@ def violation(r: Tensor, inequality: Tensor | bool | None) -> Tensor:
 
 
 def rescale(
-    r: Tensor, scale: Tensor | None, inequality: Tensor | None, far: float
+    r: Tensor,
+    scale: Tensor | None,
+    inequality: Tensor | None,
+    far: float,
+    y: Tensor,
+    beta: float,
+    nu: float,
 ) -> tuple[Tensor, float]:
-    """Return q s r and q = min(1, far / ‖s (A, max(B, 0))‖): a far violation pulls no harder.
+    """Return q s r and q = min(1, far / ‖u‖), u = s (A, max(B, 0)): no force grows beyond `far`.
+
+    Where y pushes away from u = 0, `far` is larger, so that the penalty prevails over y.
 
     Args:
         r: values of the constraints.
         scale: factors s of the entries; None for 1, and then q is 1 too.
         inequality: mask of the entries that are inequalities; None if none is.
         far: norm of the scaled violations beyond which the penalty grows linearly.
+        y: multipliers of the scaled values.
+        beta: penalty β.
+        nu: exponent ν in (0, 1].
     """
     if scale is None:
         return r, 1.0
     r = r * scale
-    distance = norm(violation(r, inequality)) if far < math.inf else 0.0
-    return (r * (far / distance), far / distance) if far < distance < math.inf else (r, 1.0)
+    u = violation(r, inequality) if far < math.inf else r
+    distance = norm(u) if far < math.inf else 0.0
+    if not far < distance < math.inf:
+        return r, 1.0
+    against = -torch.dot(y, u).item() / distance
+    far = (far**nu + max(0.0, against) / beta) ** (1 / nu)
+    return (r * (far / distance), far / distance) if far < distance else (r, 1.0)
 
 
 def step_size(

@@ -133,7 +133,7 @@ def test_the_inexactness_rule_does_not_depend_on_units():
                 steps.append(t)
         found[factor] = steps
     assert found[1e-3] == found[1e4] == found[1.0]
-    assert 3 <= len(found[1.0]) < 200
+    assert 3 <= len(found[1.0]) < 250
     assert found[1.0][0] >= 20  # not before the units are known
 
 
@@ -211,7 +211,8 @@ def test_it_equals_a_loop_written_by_hand():
         schedule.step()
 
     # By hand: 20 plain steps measure pull, change and move; then w = s (y + βc̃^ν). Every tenth step
-    # takes new medians, and moves y by β unless the violation falls fast. y is in the user's units.
+    # takes new medians, and moves y by half of β/max(1, κ) unless the violation falls fast. y is in
+    # the user's units; where it pushes away, the penalty may pull harder by as much.
     q, y, before, due, scale, longest = start.clone(), 0.0, None, False, 0.0, math.inf
     pulls, changes, rates = [], [], [0.05 * (1 - t / 250) for t in range(200)]
 
@@ -220,7 +221,8 @@ def test_it_equals_a_loop_written_by_hand():
         return statistics.median(pulls) * move, 1 / (statistics.median(changes) * move)
 
     def force(c):
-        near = max(-1.0, min(1.0, scale * c))
+        far = (1 + max(0.0, -y * math.copysign(1, c)) / scale / beta) ** (1 / 0.8)
+        near = max(-far, min(far, scale * c))
         return beta * abs(near) ** 0.8 * math.copysign(1, near)
 
     for t, rate in enumerate(rates):
@@ -241,9 +243,9 @@ def test_it_equals_a_loop_written_by_hand():
             c = q.square().sum().item() - 1
             unit, scale = units(rate)
             if before is None or c * before < 0 or abs(c) >= 0.7 * abs(before):
-                y += scale * force(c)
+                y += (1 if t == 19 else 0.5) / max(1.0, beta / unit) * scale * force(c)
             beta = 10 ** ((t + 1) / 200 - 0.5) * unit
             before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
-    assert abs(c) < 1e-3
+    assert abs(c) < 0.02

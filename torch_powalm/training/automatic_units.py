@@ -13,7 +13,7 @@ block or the loss by a constant changes s_b, β and y, but not the training.
 
 Each update takes new medians, since all three change during a run: a rate's proxy saturates, a loss
 that was easy becomes hard, and moves are proportional to the learning rate. y is a price in the
-user's units and stays.
+user's units and stays. A batch block whose noise exceeds J_b δ_b has its noise as unit.
 """
 
 import copy
@@ -28,12 +28,12 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
+from torch_powalm.training.integral_gain import integral_part
 from torch_powalm.training.unit_measurements import UnitMeasurements
 
 ROOM = 0.3  # part of the moves of the base that a block may claim
 MOVE = 0.1  # δ_b relative to ‖x_b‖, where no move was measured
 LONGEST = 3.0  # longest gradient relative to that of the loss, for a base that follows its length
-FAST = 0.7  # a violation falls fast if an update finds less than this part of the one before
 SLOWEST = 0.1  # learning rates below this part of the largest count as this part
 LEAST = 0.01  # U_b relative to U, for a block on parameters that the loss hardly uses
 _LISTS = ("change", "pulls", "sizes", "reached")
@@ -57,6 +57,7 @@ class AutomaticUnits(UnitMeasurements):
         self.sigma_1, self.follows_length, self.remeasures = sigma_1, follows_length, remeasures
         self.used: dict[str, float] = {}  # the scales in use
         self.due_batch = self.due_static = False  # whether the next step measures these blocks
+        self.noise: Mapping[str, float] = {}  # of an entry in one batch, at the last update
         self.before: Tensor | None = None  # r at the last update
 
     def set_steps(self, steps: int) -> None:
@@ -119,7 +120,7 @@ class AutomaticUnits(UnitMeasurements):
         if not change > 0:
             return 0.0
         share = max(self.cost(name) / self.unit, LEAST)
-        return math.sqrt(share) / (change * self.move(name))
+        return math.sqrt(share) / max(change * self.move(name), self.noise.get(name, 0.0))
 
     def beta(self, progress: float) -> float:
         """Return the penalty after a part of the run: soft at its start, firm at its end."""
@@ -153,8 +154,9 @@ class AutomaticUnits(UnitMeasurements):
             dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
 
-    def renew(self, dual: DualState, blocks: BlockVector) -> None:
+    def renew(self, dual: DualState, blocks: BlockVector, noise: Mapping[str, float]) -> None:
         """At an update, take the units measured since the last one; the next step measures."""
+        self.noise = noise
         if self.remeasures and not blocks.sharded:
             self._take(blocks)
             dual.rescale(self.scales(blocks, dual.y))
@@ -186,16 +188,14 @@ class AutomaticUnits(UnitMeasurements):
             if not blocks.batch and not blocks.indexed:
                 self.measure_pull(0.0, blocks.params)
 
-    def settled(self, r: Tensor, inequality: Tensor | None) -> Tensor | None:
-        """Return which entries of y move: not where a violation is falling fast already.
-
-        There the penalty is removing it, and a multiplier that grew all the same would overshoot.
-        """
+    def part(self, r: Tensor, blocks: BlockVector, beta: float, steps: int) -> Tensor:
+        """Return how much of its move y makes, by entry, this many steps after the last update."""
         before, self.before = self.before, r.clone()
-        if before is None or not self.remeasures:
-            return None
-        falling = (r * before > 0) & (r.abs() < FAST * before.abs())
-        return ~(falling if inequality is None else falling & ((r > 0) | ~inequality))
+        if not self.remeasures or not blocks.sizes:
+            return torch.ones_like(r)
+        sizes = blocks.sizes.items()
+        noise = torch.cat([r.new_full((m,), self.noise.get(name, 0.0)) for name, m in sizes])
+        return integral_part(r, before, blocks.inequality, noise, beta / self.unit, steps)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

@@ -47,7 +47,7 @@ class MultiplierUpdate(SavedMultipliers):
             return self._record({name: found[name] for name in blocks.names})
         residual = epoch_residual(blocks, self.constraints, exact)
         self.gradient.indexed.move()
-        reading = self._read(residual)
+        reading, noise = self._read(residual)
         violations = blocks.violations(reading.r, reading.seen)
         if self.gradient.device is not None:
             for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
@@ -56,13 +56,13 @@ class MultiplierUpdate(SavedMultipliers):
         if self.gradient.is_finite(r) and not all_left_out and not self.units.measuring:
             if not dual.started:
                 self.units.start(dual, blocks, r)
-            growth = settled = None
+            growth = part = None
             if dual.scale is not None and self.units.steps:
                 self.units.follow_rate(reading.rate)
-                self.units.renew(dual, blocks)
+                self.units.renew(dual, blocks, noise)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
-                settled = self.units.settled(r, blocks.inequality)
-            moved = self._moved(r, growth, settled)
+                part = self.units.part(r, blocks, dual.beta, steps[0])
+            moved = self._moved(r, growth, part)
             record = dataclasses.replace(moved, violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
@@ -76,10 +76,10 @@ class MultiplierUpdate(SavedMultipliers):
         self.epoch.restart()
         return record
 
-    def _moved(self, r: Tensor, growth: float | None, settled: Any) -> DualRecord:
+    def _moved(self, r: Tensor, growth: float | None, part: Tensor | None) -> DualRecord:
         """Move the multipliers; if one overflows, raise with its name and leave them as before."""
         before = self.dual.__dict__.copy()
-        moved = self.dual.update(r, growth=growth, settled=settled)
+        moved = self.dual.update(r, growth=growth, part=part)
         if not bool(self.dual.y.isfinite().all()):
             name, dtype = self.blocks.not_finite(self.dual.y), self.dual.y.dtype
             self.dual.__dict__.update(before)
@@ -96,10 +96,14 @@ class MultiplierUpdate(SavedMultipliers):
         self.epoch.restart()
         return record
 
-    def _read(self, r: Tensor) -> UpdateReading:
-        """Return what an update sees, given the residual of the epoch."""
-        more, device = self.gradient.indexed.summaries(), self.gradient.device
-        return read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
+    def _read(self, r: Tensor) -> tuple[UpdateReading, dict[str, float]]:
+        """Return what an update sees, given the residual of the epoch, and the noise of blocks."""
+        summaries, noise = self.gradient.indexed.summaries(), self.estimate.noise()
+        more, device = [*summaries, *noise.values()], self.gradient.device
+        found = read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
+        count = len(summaries)
+        lengths = map(float, found.indexed[count:])
+        return found._replace(indexed=found.indexed[:count]), dict(zip(noise, lengths, strict=True))
 
     def _tightened(self, asked: Tensor) -> Tensor:
         """Return the residual with margins, which held-out data renew if it is time."""

@@ -143,6 +143,13 @@ class UnitMeasurements:
                 size = self.length([params[i].detach() for i in indices])
                 self._note(self.sizes, name, size)
             self.pull.append(gradient_norm)
+            if not self.deferred and any(map(self._runs_away, self.sizes)):
+                self.steps = len(self.pull)
+
+    def _runs_away(self, name: str) -> bool:
+        """Whether ‖x_b‖ and G_b have doubled: the loss has no minimum without the constraint."""
+        both = self.sizes[name], self.pulls[name]
+        return all(lengths and lengths[-1] > 2 * lengths[0] > 0 for lengths in both)
 
     def measure_loss(self, loss: Tensor, blocks: BlockVector, ranks: Ranks) -> None:
         """Measure G_b of a loss whose gradient is not alone in .grad."""

@@ -77,7 +77,8 @@ class DualTensors:
         if self.scale is not None:
             r = r * self.scale
             if self.has_far:
-                r = r * shortening(r, self.inequality, self.far).to(r.dtype)
+                state = self.y, self.inequality, self.far, self.beta, self.nu
+                r = r * shortening(r, *state).to(r.dtype)
         parts = []
         for g in self.groups:
             lower = None if self.lower is None else self.lower[g]

@@ -104,9 +104,14 @@ def _segment(
     return a.gather(0, passed).reshape(()), b.gather(0, passed).reshape(())
 
 
-def shortening(r: Tensor, inequality: Tensor | None, far: Tensor) -> Tensor:
-    """Return q = min(1, far / ‖(A, max(B, 0))‖) of a scaled r."""
-    distance = norm(violation(r, inequality))
+def shortening(
+    r: Tensor, y: Tensor, inequality: Tensor | None, far: Tensor, beta: Tensor, nu: float
+) -> Tensor:
+    """Return q = min(1, far / ‖u‖) of a scaled r; `far` is larger where y pushes away."""
+    u = violation(r, inequality)
+    distance = norm(u)
+    against = -torch.dot(y, u).to(distance.dtype) / torch.where(distance > 0, distance, 1.0)
+    far = (far.pow(nu) + against.clamp(min=0) / beta).pow(1 / nu)
     return torch.where(distance > far, far / distance, 1.0)
 
 
