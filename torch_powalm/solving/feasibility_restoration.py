@@ -11,13 +11,18 @@ from torch import Tensor
 
 from torch_powalm.functional import norm
 from torch_powalm.prox import Proximable
+from torch_powalm.dual import DualState
 from torch_powalm.solvers import PANOC, run
+from torch_powalm.solvers.model_newton import ModelNewton
+from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
+from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.problem import Problem
 
 _DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
 _NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
 _STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
 _NEWTON = 200  # unknowns up to which Newton directions are used
+_ELSEWHERE = (1e-3, 1.0, 10.0)  # distances of other starts from x_1, relative to a typical ‖x‖
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -87,8 +92,13 @@ class FeasibilityRestoration:
             return found if stuck else None
         if not grown:
             return None
-        again = self._restore(neighbor(self.problem.g, self.x_1, self.x_norm, seed=1))
-        return found if again is None else again
+        for seed, distance in enumerate(_ELSEWHERE, 1):
+            again = self._restore(
+                neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
+            )
+            if again is None or again.feasible:
+                return again  # a search that found nothing shows nothing
+        return found
 
     def _restore(self, x: Tensor) -> Restored | None:
         return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
@@ -129,10 +139,11 @@ def restore(
     grad_norm = float(torch.linalg.vector_norm(grad))
     if math.isnan(grad_norm):
         return None
+    known = is_small(problem.g, start, 0)
     result = run(
-        PANOC(newton=_NEWTON),
-        half_square,
-        domain,
+        ModelNewton() if known else PANOC(),
+        _modeled(problem, start, half_square) if known else half_square,
+        problem.g if known else domain,
         start,
         tol=min(1e-8 * grad_norm, 1e300) or 1e-300,
         max_iter=max_iter,
@@ -177,6 +188,32 @@ class _HalfSquare:
         if value < self.lowest:
             self.lowest, self.best = value, x
         return value, grad
+
+    def observe(self, x: Tensor, psi_x: float, f_x: float) -> None:
+        """Take an evaluation of the modeled function into account."""
+        if psi_x < self.lowest:
+            self.lowest, self.best = psi_x, x
+
+    def is_low(self, psi_x: float) -> bool:
+        return False
+
+
+def _modeled(problem: Problem, x: Tensor, half_square: _HalfSquare) -> Subproblem:
+    """½‖(A, max(B, 0))‖² as the subproblem of no objective with y = 0 and β = 1."""
+    alone = problem.without_objective()
+    dual = DualState(
+        nu=1.0,
+        beta_1=1.0,
+        omega=1.0,
+        sigma="penalty",
+        sigma_1=1.0,
+        beta_max=math.inf,
+        y_max=math.inf,
+        sufficient_decrease=None,
+    )
+    at = alone.oracle.at(x)
+    dual.start(at.r, problem.inequality(at))
+    return Subproblem(alone, dual, at, half_square, LagrangianCurvature(alone, x))
 
 
 class _Domain:

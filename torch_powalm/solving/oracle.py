@@ -64,6 +64,7 @@ class Oracle:
     ) -> None:
         self.constraints = constraints
         self.calls = Calls()
+        self.has_objective = True
         self.sizes: list[int] | None = None  # of the constraints, once evaluated
         # Decided once: isinstance with a protocol costs as much as a small matrix product.
         self.f = None if isinstance(f, Objective) else f
@@ -79,9 +80,15 @@ class Oracle:
         other.calls = Calls()
         return other
 
+    def without_objective(self) -> Oracle:
+        """The constraints alone, with f = 0, and the same counters."""
+        other = copy(self)
+        other.has_objective = False
+        return other
+
     def at(self, x: Tensor, *, objective: bool = True) -> Point:
         """Evaluate at x; without the objective, f is taken as 0."""
-        return Point(self, x, objective)
+        return Point(self, x, objective and self.has_objective)
 
     def check(self, x: Tensor) -> None:
         """Raise if f or a constraint returns a wrong type, shape or value at x."""
@@ -136,6 +143,32 @@ class Point:
             return self._backward(w)
         except OUTSIDE_DOMAIN:
             return torch.full_like(self.x, math.nan)
+
+    def jacobian(self) -> Tensor:
+        """J(x), with x flat and one row per constraint; nan where it is not defined."""
+        J = self.x.new_full((len(self.r), self.x.numel()), math.nan)
+        try:
+            rows = [r for block in self._oracle.blocks for r in self._rows(*block)]
+        except OUTSIDE_DOMAIN:
+            return J
+        return torch.cat(rows) if rows else J
+
+    def _rows(self, plain: Function | None, by_hand: Constraint | None) -> list[Tensor]:
+        x = self.x
+        if by_hand is not None:
+            if hasattr(by_hand, "jacobian"):
+                return [by_hand.jacobian(x)]
+            unit = torch.eye(len(by_hand.values(x)), dtype=x.dtype, device=x.device)
+            return [by_hand.vjp(x, e).reshape(1, -1) for e in unit]
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            r = plain(leaf)
+            entries = r.unbind()
+        rows = []
+        for i, entry in enumerate(entries):
+            (row,) = torch.autograd.grad(entry, leaf, retain_graph=i + 1 < len(entries))
+            rows.append(row.reshape(1, -1))
+        return rows
 
     def _evaluate(self) -> None:
         """Evaluate; nan where the functions raise because x is outside their domain."""

@@ -8,12 +8,14 @@ from typing import NamedTuple
 from torch_powalm.dual import DualState
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
 from torch_powalm.solvers.base import InnerRun
+from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
 from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
+from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.settings import Settings, solver_at
@@ -95,6 +97,9 @@ class OuterLoop:
             self.tolerance.value = tol
         self.point = start  # the last one certified
         self.records = Records()
+        automatic = settings.solver is None and settings.lam is None
+        small = automatic and is_small(problem.g, at.x, len(at.r))
+        self.curvature = LagrangianCurvature(problem, at.x) if small else None
         self.interrupted = False
         self._current = _Iteration()
 
@@ -108,10 +113,14 @@ class OuterLoop:
         known = self._current
         if known.run is None:
             psi = Subproblem(
-                self.problem, self.dual, self.at, self.termination.monitor_subproblem()
+                self.problem,
+                self.dual,
+                self.at,
+                self.termination.monitor_subproblem(),
+                self.curvature,
             )
             known.run = InnerRun(
-                solver_at(self.settings, self.dual.beta),
+                ModelNewton() if self.curvature else solver_at(self.settings, self.dual.beta),
                 psi,
                 self.problem.g,
                 self.at.x,
