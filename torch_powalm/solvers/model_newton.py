@@ -29,6 +29,12 @@ class Modeled(Smooth, Protocol):
         """A step with entries of at most `radius`, and the decrease that the model predicts."""
         ...
 
+    def corrected_step(
+        self, x: Tensor, refused: Tensor, radius: float
+    ) -> tuple[Tensor, float] | None:
+        """A step that uses what was found at a refused point; None if that does not help."""
+        ...
+
     def learn(self, x: Tensor, x_next: Tensor, *, accepted: bool) -> None:
         """Improve the model by the gradients at two points."""
         ...
@@ -70,27 +76,43 @@ class _Evaluated(NamedTuple):
 
 def _next(psi: Modeled, g: Proximable, at: _Evaluated) -> _Evaluated | None:
     """Shrink the radius until a step is accepted; None if the steps become too short."""
-    x, radius = at.x, at.radius
+    radius = at.radius
     while True:
-        step = psi.model_step(x, radius)
-        if step is None:
+        step = psi.model_step(at.x, radius)
+        found, there = _try(psi, g, at, step, radius)
+        if there is None:
             return None
-        d, predicted = step
-        length = d.abs().max().item()
-        if not (predicted > 0 and length > _SHORTEST * x.abs().max().item()):
-            return None
-        x_next = g.prox(x + d, 1.0)  # exactly in the box
-        psi_next, grad_next = psi.value_and_grad(x_next)
-        decrease = at.psi - psi_next + rounding(x, at.psi)
-        accepted = decrease >= _ACCEPTED * predicted
-        psi.learn(x, x_next, accepted=accepted)
-        if accepted:
-            if decrease >= _GOOD * predicted and length >= 0.99 * radius:
-                radius *= _GROWTH
-            elif decrease < _POOR * predicted:
-                radius = 0.5 * length
-            return _Evaluated(x_next, psi_next, grad_next, radius)
+        if found is None:
+            step = psi.corrected_step(at.x, there.x, radius)
+            found = _try(psi, g, at, step, radius)[0]
+        if found is not None:
+            return found
+        radius = there.radius
+
+
+def _try(
+    psi: Modeled, g: Proximable, at: _Evaluated, step: tuple[Tensor, float] | None, radius: float
+) -> tuple[_Evaluated | None, _Evaluated | None]:
+    """The point after a step if ψ decreases enough, else None; and the point in any case."""
+    if step is None:
+        return None, None
+    (d, predicted), x = step, at.x
+    length = d.abs().max().item()
+    if not (predicted > 0 and length > _SHORTEST * x.abs().max().item()):
+        return None, None
+    x_next = g.prox(x + d, 1.0)  # exactly in the box
+    psi_next, grad_next = psi.value_and_grad(x_next)
+    decrease = at.psi - psi_next + rounding(x, at.psi)
+    accepted = decrease >= _ACCEPTED * predicted
+    psi.learn(x, x_next, accepted=accepted)
+    if not accepted:
         slope = dot(at.grad, d)
         excess = psi_next - at.psi - slope
         factor = -0.5 * slope / excess if excess > 0 else 0.0
         radius = length * min(_SHRINK[1], max(_SHRINK[0], factor))
+    elif decrease < _POOR * predicted:
+        radius = 0.5 * length
+    elif decrease >= _GOOD * predicted and length >= 0.99 * radius:
+        radius *= _GROWTH
+    there = _Evaluated(x_next, psi_next, grad_next, radius)
+    return (there if accepted else None), there

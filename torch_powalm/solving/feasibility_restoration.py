@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from torch_powalm.functional import norm
-from torch_powalm.prox import Proximable
+from torch_powalm.prox import Bounded, Proximable
+from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.dual import DualState
 from torch_powalm.solvers import PANOC, run
 from torch_powalm.solvers.model_newton import ModelNewton
@@ -56,7 +57,7 @@ class FeasibilityRestoration:
         self.max_iter, self.used_up = max_iter, used_up
         self.x_norm = float(torch.linalg.vector_norm(x)) or 1.0
         self.violation, self.waiting = math.inf, 0  # smallest so far, and iterations since then
-        self.longest_wait = _FIRST_WAIT
+        self.longest_wait, self.searches = _FIRST_WAIT, 0
         self.x_1 = x
 
     def observe(self, violation: float) -> None:
@@ -82,23 +83,29 @@ class FeasibilityRestoration:
         """
         if violation <= self.eps_A or self.waiting == 0:
             return None
+        if self.searches > 0 and self.waiting < self.longest_wait:
+            return None
         stuck = is_stuck(self.problem, x, self.x_norm)
-        if not stuck:
-            if self.waiting < self.longest_wait:
-                return None
-            self.longest_wait, self.waiting = 2 * self.longest_wait, 0
+        if not stuck and self.waiting < self.longest_wait:
+            return None
+        self.searches += 1
+        self.longest_wait, self.waiting = 2 * self.longest_wait, 0
         found = self._restore(x)
         if found is None or found.feasible:
             return found if stuck else None
-        if not grown:
-            return None
+        return self._look_elsewhere(found) if grown else None
+
+    def _look_elsewhere(self, found: Restored) -> Restored | None:
+        """A feasible point from another start; the given one if some agree and none contradicts."""
+        agreed = False
         for seed, distance in enumerate(_ELSEWHERE, 1):
             again = self._restore(
                 neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
             )
-            if again is None or again.feasible:
-                return again  # a search that found nothing shows nothing
-        return found
+            if again is not None and again.feasible:
+                return again
+            agreed |= again is not None  # a search that found nothing shows nothing
+        return found if agreed and not self.used_up() else None
 
     def _restore(self, x: Tensor) -> Restored | None:
         return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
@@ -159,8 +166,15 @@ def restore(
 
 
 def neighbor(g: Proximable, x: Tensor, distance: float, seed: int = 0) -> Tensor:
-    """A point of dom g in a random direction from x, the same direction at every call."""
+    """A point of dom g in a random direction from x, the same direction at every call.
+
+    Variables whose bounds are closer to each other than ‖x‖ move by less.
+    """
+    typical = float(torch.linalg.vector_norm(x)) or 1.0
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
+    if isinstance(g, Bounded) and isinstance(g.bounds, tuple):
+        lower, upper = (expand_like(bound, x) for bound in g.bounds)
+        noise = noise * torch.as_tensor((upper - lower) / typical).clamp(max=1.0)
     step = distance / (float(torch.linalg.vector_norm(noise)) or 1.0)
     return g.prox(torch.add(x, noise, alpha=step), torch.finfo(x.dtype).eps)
 

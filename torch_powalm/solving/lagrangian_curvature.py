@@ -57,10 +57,33 @@ class LagrangianCurvature:
         if self.steps >= self.period or (self.rejected >= _REJECTED and self.steps >= n):
             self._measure(at, w)
         self.steps += 1
-        model = PenaltyModel(at, self.B, dual)
-        lower = (self.lower - at.x).clamp(min=-radius)
-        upper = (self.upper - at.x).clamp(max=radius)
-        start = torch.zeros_like(at.x)
+        return self._minimize(PenaltyModel(at, self.B, dual), radius)
+
+    def corrected_step(
+        self, at: Expansion, there: Expansion, dual: DualState, radius: float
+    ) -> tuple[Tensor, float] | None:
+        """The step of a model whose constraints have the values found at a refused point.
+
+        None if the linearized constraints are not the reason why ψ is higher there than predicted.
+        """
+        if self.B is None or len(at.r) == 0:
+            return None
+        d = there.x - at.x
+        linear = torch.addmv(at.r, at.J, d)
+        rise = dual.value(there.r) - dual.value(linear)
+        change = torch.dot(there.grad_f - at.grad_f - self.B @ d, d).item()
+        if not rise > abs(change):
+            return None
+        bent = PenaltyModel(at._replace(r=at.r + there.r - linear), self.B, dual)
+        shift = dual.value(at.r) - dual.value(bent.at.r)
+        step, decrease = self._minimize(bent, radius)
+        return step, decrease + shift
+
+    def _minimize(self, model: PenaltyModel, radius: float) -> tuple[Tensor, float]:
+        x = model.at.x
+        lower = (self.lower - x).clamp(min=-radius)
+        upper = (self.upper - x).clamp(max=radius)
+        start = torch.zeros_like(x)
         d, value = minimize_on_box(model, start, lower, upper)
         return d, model.value_and_grad(start)[0] - value
 

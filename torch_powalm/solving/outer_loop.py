@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch_powalm.dual import DualState
+from torch_powalm.functional import phi, violation
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
 from torch_powalm.solvers.base import InnerRun
 from torch_powalm.solvers.model_newton import ModelNewton
@@ -23,6 +24,7 @@ from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import Termination, is_bounded
 
 _GROWN = 100.0  # growth of β before a problem counts as infeasible
+_BARRIER = 10.0  # penalty of an infeasible trap, relative to the rise of f from there
 _UNBOUNDED_GROWTH = 100.0  # growth of β after a subproblem without a minimizer
 
 
@@ -187,11 +189,22 @@ class OuterLoop:
         found = self.restoration.escape(self.point.x, primal, grown=grown)
         if found is None:
             return
-        self.at = self.problem.oracle.at(found.x)
-        if not found.feasible:
+        trap, self.at = self.at, self.problem.oracle.at(found.x)
+        if found.feasible:
+            self._start_again(trap)
+        else:
             point = certify(self.problem, self.dual, self.at)
             point = improve_multipliers(self.problem, point, self.settings.tolerances)
             self.termination.end(Status.INFEASIBLE, point)
+
+    def _start_again(self, trap: Point) -> None:
+        """Start from a feasible point with y = 0 and a β with which ψ is higher in the trap."""
+        dual, rise = self.dual, self.at.f - trap.f
+        r = violation(trap.r, dual.inequality)
+        grown = dual.beta / dual.beta_1
+        dual.start(self.at.r, dual.inequality)
+        needed = _BARRIER * rise / (dual.beta * phi(r, dual.nu)) if r.any() else 0.0
+        dual.update(self.at.r, hold=max(1.0, min(needed, 1e12), grown))
 
     def interrupt(self) -> None:
         """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""

@@ -99,6 +99,16 @@ class Subproblem:
         d, decrease = self.curvature.step(at, w, self.dual, radius)
         return d.view_as(x), decrease
 
+    def corrected_step(
+        self, x: Tensor, refused: Tensor, radius: float
+    ) -> tuple[Tensor, float] | None:
+        """The same with the constraints as they were found at a refused point; None if no help."""
+        (at, _), (there, _) = self._expand(x), self._expand(refused)
+        if self.curvature is None or at is None or there is None:
+            return None
+        step = self.curvature.corrected_step(at, there, self.dual, radius)
+        return None if step is None else (step[0].view_as(x), step[1])
+
     def learn(self, x: Tensor, x_next: Tensor, *, accepted: bool) -> None:
         """Improve the model by two points; what x_next shows is used even if it is refused."""
         (old, w), (new, w_next) = self._expand(x), self._expand(x_next)
