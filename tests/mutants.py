@@ -34,7 +34,7 @@ from cosmic_ray.plugins import get_operator
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("MUTANTS.md")
 ENOUGH = 0.9  # of the mutants must be killed
-FORMULAS = ["tests/test_functional.py", "tests/test_dual.py"]
+FORMULAS = ["tests/test_functional.py", "tests/test_dual_units.py", "tests/test_dual.py"]
 CERTIFICATE = ["tests/test_result.py", "tests/solving/test_kkt_certificate.py"]
 
 

@@ -1,35 +1,46 @@
-"""Modules of the tests run in processes of their own, and the outcomes of two ranks."""
+"""Fresh processes for tests that need several or must be killed, and the outcomes of two ranks.
+
+They are forked from a server that has imported torch and Lightning, which takes seconds, and has
+run nothing.
+"""
 
 import math
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+FRESH = multiprocessing.get_context("forkserver")
+FRESH.set_forkserver_preload(["lightning.pytorch", "torch_powalm.lightning"])
 
 
 def start(module, *arguments, **environment):
-    """Start `python -m module`, on one thread and from the root of the repository."""
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    """Start what `python -m module` would run, with its arguments and environment."""
+    job = FRESH.Process(target=_run, args=(module, arguments, environment))
+    job.start()
+    return job
+
+
+def _run(module, arguments, environment):
+    os.environ |= environment
+    sys.argv = [module, *map(str, arguments)]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def wait(jobs, timeout):
     """Wait until all jobs have ended well, and end those that have not."""
+    deadline = time.monotonic() + timeout
     try:
-        printed = [job.communicate(timeout=timeout)[0] for job in jobs]
+        for job in jobs:
+            job.join(max(0.0, deadline - time.monotonic()))
     finally:
         for job in jobs:
             job.kill()
-    assert all(job.returncode == 0 for job in jobs), "\n".join(printed)
+            job.join()
+    assert [job.exitcode for job in jobs] == [0] * len(jobs)
 
 
 def run_once(folder, run, timeout):

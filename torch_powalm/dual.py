@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.dual_settings import check_settings
+from torch_powalm.dual_settings import BETA_LIMIT, check_settings
 from torch_powalm.functional import (
     augmented_lagrangian,
     eliminate_slack,
@@ -22,7 +22,6 @@ from torch_powalm.functional import (
 )
 from torch_powalm.result import DualRecord
 
-_BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite
 _RUNNING = ("y", "beta", "k", "start_norm", "last_norm")  # the entries of a state dict
 
 
@@ -204,7 +203,7 @@ class DualState:
         return record
 
     def _advance(self, growth: float) -> None:
-        self.beta = min(growth * self.beta, self.beta_max, _BETA_LIMIT)
+        self.beta = min(growth * self.beta, self.beta_max, BETA_LIMIT)
         self.k += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,7 +212,8 @@ class DualState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the running values of another state of the same size."""
-        self._move(state["y"].detach().clone())
+        if state["y"] is not None:
+            self._move(state["y"].detach().clone())
         self.beta, self.k = float(state["beta"]), int(state["k"])
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
 

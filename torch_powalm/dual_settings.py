@@ -1,8 +1,16 @@
-"""Checks of the settings of the multipliers and the penalty."""
+"""Checks of the settings of the multipliers and the penalty, and of their saved values."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.state_checks import check_count, check_number, check_tensor
 
 SIGMAS = ("penalty", "paper", "sqrt", "pi")  # rules of the dual step
+BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite, and its inverse too
 
 
 def check_numbers(**values: float) -> None:
@@ -42,3 +50,53 @@ def check_settings(
     for holds, rule, value in rules:
         if not holds:
             raise ValueError(f"{rule}, got {value!r}")
+
+
+def checked_numbers(
+    state: Mapping[str, Any], where: str, beta_max: float, strict: bool
+) -> dict[str, Any]:
+    """Return β, k and the two norms of a saved state; raise if one is out of range.
+
+    Args:
+        state: the saved state.
+        where: its place, for the message.
+        beta_max: largest penalty.
+        strict: raise for a larger penalty instead of lowering it.
+    """
+    limit = min(beta_max, BETA_LIMIT)
+    high = limit if strict else math.inf
+    where_beta = f"{where}['beta']"
+    beta = check_number(state["beta"], where_beta, positive=True, low=1 / BETA_LIMIT, high=high)
+    last_norm = check_number(state["last_norm"], f"{where}['last_norm']", low=0, infinite=True)
+    return {
+        "beta": min(beta, limit),
+        "k": check_count(state["k"], f"{where}['k']", low=1),
+        "start_norm": check_number(state["start_norm"], f"{where}['start_norm']", low=0),
+        "last_norm": last_norm,
+    }
+
+
+def checked_multipliers(
+    y: Any, where: str, size: int, inequality: Tensor | None, y_max: float, strict: bool
+) -> Tensor:
+    """Return saved multipliers; raise if one is negative for an inequality or above y_max.
+
+    Args:
+        y: the multipliers.
+        where: their place, for the message.
+        size: their number.
+        inequality: which of them are inequalities; None if none is.
+        y_max: largest absolute value.
+        strict: raise for a value out of range instead of moving it to the nearest in range.
+    """
+    y = check_tensor(y, where, shapes=[(size,)])
+    lowest, highest = torch.full_like(y, -y_max), torch.full_like(y, y_max)
+    if inequality is not None:
+        lowest = lowest.masked_fill(inequality.to(y.device), 0.0)
+    if strict and bool((y < lowest).any()):
+        signs = bool((y < 0)[lowest == 0].any())
+        rule = "nonnegative for inequalities" if signs else f"at least {-y_max!r}"
+        raise ValueError(f"{where} must be {rule}, got {y[y < lowest].amin().item()!r} in it")
+    if strict and bool((y > highest).any()):
+        raise ValueError(f"{where} must be at most {y_max!r}, got {y.amax().item()!r} in it")
+    return torch.clamp(y, lowest, highest)

@@ -227,8 +227,8 @@ def main() -> None:
     """Measure, write, print."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    centres = 10 * torch.randn(10, 10, generator=generator)
-    points = centres[torch.arange(1000) % 10] + torch.randn(1000, 10, generator=generator)
+    centers = 10 * torch.randn(10, 10, generator=generator)
+    points = centers[torch.arange(1000) % 10] + torch.randn(1000, 10, generator=generator)
     rows = memory()
     rows += per_gradient("GEVP n=500", *gevp(0), eps=1e-3)
     rows += per_gradient("QP n=100", *qp(0), eps=1e-3)

@@ -17,7 +17,7 @@ import math
 import multiprocessing
 import os
 import random
-import subprocess
+import socket
 import sys
 import tempfile
 import time
@@ -53,16 +53,23 @@ def run(kind: str, folder: Path, kill: str, rank: int) -> None:
     if kind != "ddp":
         train(kind, folder, kill, rank)
         return
-    # Lightning starts the second rank with the same command; the pipe ends when both have ended.
-    command = [sys.executable, "-m", "experiments.benchmarks.crash_training", kind, str(folder)]
-    result = subprocess.run(
-        [*command, "--kill", kill, "--rank", str(rank)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    os.write(log, result.stdout)
-    sys.exit(int(result.returncode != 0))
+    # As a cluster does: both ranks are started from outside and find each other by a port.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_train_rank, args=(i, folder, kill, rank)) for i in range(2)]
+    for job in ranks:
+        job.start()
+    for job in ranks:
+        job.join()
+    sys.exit(int(any(job.exitcode != 0 for job in ranks)))
+
+
+def _train_rank(local_rank: int, folder: Path, kill: str, rank: int) -> None:
+    os.environ["LOCAL_RANK"] = str(local_rank)
+    train("ddp", folder, kill, rank)
 
 
 def finish(kind: str, folder: Path) -> dict[str, Any]:

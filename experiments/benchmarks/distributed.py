@@ -9,11 +9,9 @@ over rounds of 1 − alone / together. Writes experiments/results/distributed.cs
 """
 
 import argparse
-import os
+import multiprocessing
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,23 +150,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--rank", type=int, help="set by the command itself")
-    parser.add_argument("--folder", type=Path, help="set by the command itself")
     args = parser.parse_args()
-    if args.rank is not None:
-        run_rank(args.rank, args.folder, args.rounds, args.steps, args.output)
-        return
+    context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "experiments.benchmarks.distributed", *sys.argv[1:]]
-        ranks = [
-            subprocess.Popen(
-                [*command, "--rank", str(rank), "--folder", folder],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-            for rank in range(2)
-        ]
-        if any([rank.wait() for rank in ranks]):
-            raise SystemExit("a rank has failed")
+        shared = (Path(folder), args.rounds, args.steps, args.output)
+        ranks = [context.Process(target=run_rank, args=(rank, *shared)) for rank in range(2)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+    if any(rank.exitcode != 0 for rank in ranks):
+        raise SystemExit("a rank has failed")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import nn
 
 from torch_powalm import Certificate, ConstraintRegistry, Mean, Rates, certify
 from torch_powalm.certification.binomial_bounds import Counts, upper_rate
-from torch_powalm.certification.kinds import Quantity
+from torch_powalm.certification.quantity import Quantity
 from torch_powalm.certification.simultaneous import holm_bounds
 
 
@@ -171,7 +171,7 @@ def normal(estimate, asked):
     from scipy.special import ndtri
 
     upper = lambda alpha: estimate - ndtri(alpha)  # noqa: E731
-    return Quantity(estimate, asked, 1, upper, lambda alpha: 1, lambda alpha: False)
+    return Quantity(estimate, asked, 1, upper, lambda alpha: 1, lambda alpha: False, max)
 
 
 def test_holm_settles_more_than_bonferroni_and_covers():

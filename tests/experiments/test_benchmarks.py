@@ -174,7 +174,7 @@ def test_peers_run_on_a_small_problem(name: str) -> None:
 def test_the_report_is_written_from_small_runs(tmp_path: Path) -> None:
     timed_run.warm_up()  # as above: the budgets are short
     installed = [name for name in ("alpaqa", "scipy") if not isinstance(peers.load(name), str)]
-    plan = tasks.Plan(lambda seed: tasks.gevp(seed, n=12), 2, 1, 0.5, 0.05)
+    plan = tasks.Plan(lambda seed: tasks.gevp(seed, n=12), 1, 1, 0.2, 0.05)
     rows = solver_comparison.trials(plan, [*installed, "does_not_exist"])
     rows += solver_comparison.finals(plan, rows, installed)
     for row in rows:

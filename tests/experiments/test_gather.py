@@ -37,34 +37,30 @@ def test_gathering_nothing_is_an_error(tmp_path, monkeypatch, capsys):
     assert message == f"error: {tmp_path} has no finished run\n"
 
 
-def test_gathering_writes_tables_and_figures_of_every_experiment(
+def test_tables_figures_and_report_are_the_same_from_folders_and_from_tables(
     finished, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(solve, "main", None)  # nothing is solved
-    run(monkeypatch, finished, "--output", tmp_path)
+    gathered = tmp_path / "from_folders"
+    run(monkeypatch, finished, "--output", gathered)
     figures = ("clustering_mnist", "clustering_fashion", "qp_double", "qp_triple", "gevp", "demo")
     for name in figures:
         for ending in ("png", "svg"):
-            assert (tmp_path / "figures" / f"{name}.{ending}").stat().st_size > 10_000
+            assert (gathered / "figures" / f"{name}.{ending}").stat().st_size > 10_000
     for name in ("demo_clusters", "qp_double", "qp_triple", "gevp", "gevp_powers", "beyond"):
-        rows = rows_of(tmp_path / "tables" / f"{name}.csv")
-        lines = (tmp_path / "tables" / f"{name}.md").read_text().splitlines()
+        rows = rows_of(gathered / "tables" / f"{name}.csv")
+        lines = (gathered / "tables" / f"{name}.md").read_text().splitlines()
         assert len(rows) == len(lines) - 2 >= 1
         assert len(lines[0].split(" | ")) == len(rows[0])
     printed = capsys.readouterr().out
-    assert f"tables in {tmp_path}/tables, figures in {tmp_path}/figures" in printed
+    assert f"tables in {gathered}/tables, figures in {gathered}/figures" in printed
 
-
-def test_figures_and_report_are_the_same_from_folders_and_from_tables(
-    finished, tmp_path, monkeypatch
-):
     run(monkeypatch, finished, "--keep", tmp_path / "results")
-    run(monkeypatch, finished, "--output", tmp_path / "from_folders")
     run(monkeypatch, tmp_path / "results", "--report", tmp_path / "R.md")
     drawn = sorted((tmp_path / "results" / "figures").iterdir())
     assert {path.suffix for path in drawn} == {".png"}
     for path in drawn:
-        assert path.read_bytes() == (tmp_path / "from_folders/figures" / path.name).read_bytes()
+        assert path.read_bytes() == (gathered / "figures" / path.name).read_bytes()
     text = (tmp_path / "R.md").read_text()
     assert "Not run." not in text
     assert "![gevp](results/figures/gevp.png)" in text

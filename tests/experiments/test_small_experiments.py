@@ -107,7 +107,6 @@ def test_the_cost_of_two_ranks_is_measured(tmp_path, monkeypatch):
     output = tmp_path / "distributed.csv"
     arguments = ["--rounds", "2", "--steps", "1", "--output", str(output)]
     monkeypatch.setattr(sys, "argv", ["distributed", *arguments])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     distributed.main()
     rows = list(csv.DictReader(output.read_text().splitlines()))
     assert [row["case"] for row in rows] == list(distributed.CASES)

@@ -1,8 +1,8 @@
 """Two ranks under Lightning Trainers: run as a module by test_ranks.py.
 
-    python -m tests.lightning.run_ranks FOLDER [spawn]
+    python -m tests.lightning.run_ranks FOLDER
 
-The test sets LOCAL_RANK and MASTER_PORT, as a cluster does; with "spawn" Lightning makes the ranks.
+The test sets LOCAL_RANK and MASTER_PORT, as a cluster does.
 """
 
 import shutil
@@ -247,23 +247,20 @@ CASES = {
 
 
 class Keep(L.Callback):
-    """Saves the outcome where the training ran: a spawned rank leaves nothing behind."""
+    """Saves the outcome where the training ran: a rank that Lightning starts returns nothing."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def on_train_end(self, trainer, pl_module):
         found = outcome(pl_module, trainer)
-        torch.save({"spawn": found}, self.folder / f"spawn{trainer.global_rank}.pt")
+        torch.save(found, self.folder / f"rank{trainer.global_rank}.pt")
 
 
 def main():
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if sys.argv[2:] == ["spawn"]:
-        trainer(Keep(folder), strategy="ddp_spawn", enable_checkpointing=False).fit(Lit())
-        return
     results = {name: run(folder) for name, run in CASES.items()}
     torch.save(results, folder / f"rank{dist.get_rank()}.pt")
 

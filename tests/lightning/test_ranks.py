@@ -4,6 +4,7 @@ import socket
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 
 from tests.lightning import run_ranks
 from tests.processes import distance, run_once, start, wait
@@ -16,16 +17,19 @@ MODULE = "tests.lightning.run_ranks"
 TIMEOUT = 800  # seconds on a busy machine; alone it takes a tenth
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 @pytest.fixture(scope="session")
 def results(session_folder):
     """The outcomes of all cases on both ranks."""
     folder = session_folder / "lightning_ranks"
 
     def run():
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
         wait([start(MODULE, folder, LOCAL_RANK=str(rank), **cluster) for rank in range(2)], TIMEOUT)
 
     run_once(folder, run, TIMEOUT)
@@ -134,7 +138,22 @@ def test_ranks_that_share_a_batch_are_not_taken_for_ranks_of_their_own(results):
         assert message.endswith("got 2 instead of 1 ranks")
 
 
-def test_spawned_ranks_train_as_one_process(tmp_path):
-    wait([start(MODULE, tmp_path, "spawn")], TIMEOUT)
-    both = [torch.load(tmp_path / f"spawn{rank}.pt", weights_only=True) for rank in range(2)]
-    assert_one_training([outcome["spawn"] for outcome in both])
+class Received(run_ranks.Lit):
+    """Ends the sharing of memory between the ranks, which Lightning does for "ddp_spawn" only."""
+
+    def setup(self, stage):
+        for p in self.parameters():
+            p.data = p.data.clone()
+
+
+@pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
+def test_ranks_that_receive_a_pickled_module_train_as_one_process(tmp_path):
+    """As with "ddp_spawn", but without importing Lightning in every process."""
+    strategy = DDPStrategy(start_method="forkserver")
+    keep = run_ranks.Keep(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASTER_PORT", free_port())
+        run = run_ranks.trainer(keep, strategy=strategy, enable_checkpointing=False)
+        run.fit(Received())
+    both = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    assert_one_training(both)

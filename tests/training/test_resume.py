@@ -1,22 +1,18 @@
 """A killed training resumes in a fresh process bit for bit."""
 
-import multiprocessing
 import signal
 
 import pytest
 import torch
 
+from tests.processes import FRESH
 from tests.training.resume_training import main
-
-# Fresh processes that come from a server which has imported torch, and nothing of a training.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.training.preloaded"])
 
 
 def train(folder, *stop):
     """Train in a process of its own; return its exit code."""
     folder.mkdir(exist_ok=True)
-    job = PROCESSES.Process(target=main, args=(folder, *stop))
+    job = FRESH.Process(target=main, args=(folder, *stop))
     job.start()
     job.join()
     return job.exitcode

@@ -16,10 +16,10 @@ RateFunction = Callable[[Any], Any]  # rates in the last dimension of an array t
 
 
 class Counts(NamedTuple):
-    """Successes and trials of a group."""
+    """Successes and trials of a group; not whole where they are only supposed."""
 
-    successes: int
-    trials: int
+    successes: float
+    trials: float
 
 
 def upper_rate(counts: Counts, alpha: Any) -> Any:
@@ -62,7 +62,7 @@ def union_bound(
     return float(fn(load("numpy").array(rates)))
 
 
-def split(alpha: float, trials: Sequence[int]) -> list[float]:
+def split(alpha: float, trials: Sequence[float]) -> list[float]:
     """Return parts of alpha that minimize Σ z(α_j)/√n_j."""
     if len(trials) == 1:
         return [alpha]

@@ -76,6 +76,8 @@ class Certificate:
     def save(self, path: str | Path) -> None:
         """Write the certificate as JSON."""
         content = {"format": _FORMAT, **asdict(self)}
+        for entry in content["entries"]:  # JSON has no number for a bound that is infinite
+            entry.update({k: str(v) for k, v in entry.items() if _is_infinite(v)})
         Path(path).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     @classmethod
@@ -84,6 +86,8 @@ class Certificate:
         content = json.loads(Path(path).read_text())
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError(f"path must be a certificate of format {_FORMAT}, got {str(path)!r}")
+        for entry in content["entries"]:
+            entry.update({k: float(entry[k]) for k in ("estimate", "upper", "asked")})
         entries = tuple(CertifiedEntry(**entry) for entry in content["entries"])
         return cls(entries, content["confidence"], content["stationarity"])
 
@@ -144,6 +148,10 @@ def verdict(estimate: float, upper: float, asked: float, out_of_reach: bool) -> 
     if upper <= asked:
         return HOLDS
     return FAILS if estimate > asked and not out_of_reach else UNKNOWN
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def finite_or_none(number: float) -> int | None:

@@ -14,16 +14,20 @@ from torch_powalm.certification.certificate import (
     finite_or_none,
     verdict,
 )
-from torch_powalm.certification.held_out_data import check_apart, check_evaluation_mode
-from torch_powalm.certification.kinds import Mean, Quantity, Rates
+from torch_powalm.certification.evaluation_mode import check_evaluation_mode
+from torch_powalm.certification.held_out_data import check_apart, check_once
+from torch_powalm.certification.kinds import Mean, Rates
+from torch_powalm.certification.quantity import Quantity
+from torch_powalm.certification.ranks import shared_over_ranks
 from torch_powalm.certification.simultaneous import holm_bounds
 from torch_powalm.functional import violation
 from torch_powalm.training.block import BatchValue, Block
 from torch_powalm.training.distributed.sharded_tensors import full
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, tolerance_of
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
 
-Measured = BatchValue | list[torch.Tensor]  # values of one block in one batch
+Measured = BatchValue | ProxyValue | list[torch.Tensor]  # values of one block in one batch
 Measure = Callable[[Any], Mapping[str, Measured]]
 Kinds = Mapping[str, Rates | Mean]
 
@@ -38,6 +42,7 @@ def certify(
     tolerance: Tolerance = 0.0,
     model: nn.Module | None = None,
     seen: Sequence[Any] = (),
+    stationarity: Mapping[str, float] | None = None,
 ) -> Certificate:
     """Bound every constraint on data that the model has not seen.
 
@@ -56,7 +61,9 @@ def certify(
         tolerance: violation that counts as met, ≥ 0; a number, or by name. An equality of the batch
             needs one.
         model: the model, which must be in evaluation mode; None to look for it in `measure`.
-        seen: loaders whose samples must not be in `loader`, such as that of the training.
+        seen: loaders whose samples must not be in `loader`, such as that of the training. The data
+            of `margin="auto"` are always among them.
+        stationarity: what `stationarity` returned, to be kept with the certificate.
 
     Example:
         certificate = certify(constraints, measure, held_out, kinds={"missed": Rates()})
@@ -70,24 +77,38 @@ def certify(
         raise ValueError(f"confidence must be in (0, 1), got {confidence!r}")
     check_tolerance(tolerance, constraints.blocks)
     limits = {name: tolerance_of(name, tolerance, 0.0) for name in constraints.blocks}
-    batch = [block for block in constraints.blocks.values() if block.fn is None]
     found: dict[str, list[Quantity]] = {}
-    if batch:
-        chosen = check_kinds(batch, kinds or {})
-        check_apart("loader", loader, ((f"seen[{i}]", other) for i, other in enumerate(seen)))
-        values = measured(batch, measure, loader, model)
-        for block in batch:
-            if not block.inequality and not limits[block.name] > 0:
-                raise ValueError(
-                    f"tolerance of {block.name!r} must be positive for an equality of the batch, "
-                    f"got {limits[block.name]!r}"
-                )
-            name = block.name
-            found[name] = chosen[name].quantities(block, values[name], limits[name])
-    return _judge(constraints, found, limits, confidence)
+    if any(block.fn is None for block in constraints.blocks.values()):
+        others = [(f"seen[{i}]", other) for i, other in enumerate(seen)]
+        others += [("the margins' held-out data", other) for other in constraints.margin_data]
+        check_apart("loader", loader, others)
+        check_evaluation_mode(measure, model)
+        found = read_quantities(constraints, measure, loader, kinds or {}, limits)
+    return _judge(constraints, found, limits, confidence, stationarity)
 
 
-def check_kinds(batch: Sequence[Block], kinds: Kinds) -> Kinds:
+def read_quantities(
+    constraints: ConstraintRegistry,
+    measure: Measure | None,
+    loader: Iterable[Any] | None,
+    kinds: Kinds,
+    limits: Mapping[str, float],
+) -> dict[str, list[Quantity]]:
+    """Measure the batch blocks, and return what there is to bound, by block."""
+    batch = [block for block in constraints.blocks.values() if block.fn is None]
+    check_kinds(batch, kinds)
+    check_once("loader", loader)
+    for block in batch:
+        if not block.inequality and not limits[block.name] > 0:
+            raise ValueError(
+                f"tolerance of {block.name!r} must be positive for an equality of the batch, "
+                f"got {limits[block.name]!r}"
+            )
+    values = measured(batch, measure, loader)
+    return {b.name: kinds[b.name].quantities(b, values[b.name], limits[b.name]) for b in batch}
+
+
+def check_kinds(batch: Sequence[Block], kinds: Kinds) -> None:
     """Raise unless every batch block has a kind, and every kind a batch block."""
     names = [block.name for block in batch]
     for name, kind in kinds.items():
@@ -98,19 +119,15 @@ def check_kinds(batch: Sequence[Block], kinds: Kinds) -> Kinds:
     for name in names:
         if name not in kinds:
             raise ValueError(f"kinds must have Rates(…) or Mean(…) for {name!r}, got none")
-    return kinds
 
 
 @torch.no_grad()
-def measured(
-    batch: Sequence[Block], measure: Measure | None, loader: Any, model: nn.Module | None
-) -> dict[str, list[Any]]:
-    """Return what `measure` returns for all batches, by block."""
+def measured(batch: Sequence[Block], measure: Any, loader: Any) -> dict[str, list[Any]]:
+    """Return what `measure` returns for all batches, by block; of all ranks if they share data."""
     if not callable(measure):
         raise TypeError(f"measure must be a function of a batch, got {type(measure).__name__}")
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader must be iterable, got {type(loader).__name__}")
-    check_evaluation_mode(measure, model)
     values: dict[str, list[Any]] = {block.name: [] for block in batch}
     for data in loader:
         found = measure(data)
@@ -120,7 +137,9 @@ def measured(
         for name, rows in values.items():
             if name not in found:
                 raise KeyError(f"measure must return a value for {name!r}, got none")
-            rows.append(found[name])
+            value = found[name]
+            rows.append(value.strict if isinstance(value, ProxyValue) else value)
+    values = shared_over_ranks(values, loader)
     if not all(values.values()):
         raise ValueError("loader must have at least one batch, got none")
     return values
@@ -131,6 +150,7 @@ def _judge(
     found: Mapping[str, list[Quantity]],
     limits: Mapping[str, float],
     confidence: float,
+    stationarity: Mapping[str, float] | None,
 ) -> Certificate:
     flat = [q for quantities in found.values() for q in quantities]
     bounds, level = holm_bounds(flat, 1 - confidence)
@@ -146,7 +166,7 @@ def _judge(
             enough = finite_or_none(q.enough(level)) if said not in (HOLDS, FAILS) else None
             row = (name, i, q.estimate, bound, q.asked, said, q.samples, enough)
             entries.append(CertifiedEntry(*row))
-    return Certificate(tuple(entries), confidence)
+    return Certificate(tuple(entries), confidence, dict(stationarity or {}))
 
 
 @torch.no_grad()

@@ -1,11 +1,11 @@
-"""Checks of held-out data: no sample is used twice, and the model is in evaluation mode."""
+"""Checks of held-out data: no sample is used twice."""
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data.sampler import RandomSampler, WeightedRandomSampler
 
 Key = tuple[int, int]  # identity of a data source, and position of a sample in it
 
@@ -18,42 +18,65 @@ def check_apart(name: str, loader: Any, others: Iterable[tuple[str, Any]]) -> No
     """
     own = None
     for other_name, other in others:
-        own = sample_keys(loader) if own is None else own
-        common = len(own & sample_keys(other))
+        own = set(sample_keys(loader)) if own is None else own
+        common = len(own.intersection(sample_keys(other)))
         if other is loader or common:
             got = "the same loader" if other is loader else f"{common} samples in common"
             raise ValueError(f"{name} must have no samples of {other_name}, got {got}")
 
 
-def sample_keys(loader: Any) -> set[Key]:
+def check_once(name: str, loader: Any) -> None:
+    """Raise if a loader draws a sample twice: bounds count independent samples."""
+    sampler = sampler_of(loader)
+    drawn = isinstance(sampler, RandomSampler | WeightedRandomSampler) and sampler.replacement
+    if drawn:
+        got = f"{type(sampler).__name__} with replacement"
+        raise ValueError(f"{name} must draw every sample once, got {got}")
+    keys = sample_keys(loader)
+    if len(keys) > len(set(keys)):
+        got = f"{len(keys) - len(set(keys))} repeated samples"
+        raise ValueError(f"{name} must draw every sample once, got {got}")
+
+
+def sample_keys(loader: Any) -> list[Key]:
     """Return what identifies the samples of a loader; empty if that is not known."""
     dataset = getattr(loader, "dataset", loader)
     if isinstance(dataset, Dataset) and hasattr(dataset, "__len__"):
-        sampler = getattr(loader, "sampler", None)
-        positions = getattr(sampler, "indices", None)  # of a SubsetRandomSampler
-        return set(_dataset_keys(dataset, range(len(dataset)) if positions is None else positions))
+        positions = getattr(sampler_of(loader), "indices", None)  # of a SubsetRandomSampler
+        return _dataset_keys(dataset, range(len(dataset)) if positions is None else positions)
     if isinstance(loader, Sequence):
-        return {key for batch in loader for key in _tensor_keys(_first_tensor(batch))}
-    return set()
+        return [key for batch in loader for key in _tensor_keys(_first_tensor(batch))]
+    return []
 
 
-def _dataset_keys(dataset: Any, positions: Iterable[Any]) -> Iterator[Key]:
+def sampler_of(loader: Any) -> Any:
+    """Return what draws the positions, also if it is inside of a batch sampler."""
+    sampler = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    while getattr(sampler, "sampler", None) is not None:
+        sampler = sampler.sampler  # type: ignore[union-attr]
+    return sampler
+
+
+def _dataset_keys(dataset: Any, positions: Iterable[Any]) -> list[Key]:
     while isinstance(dataset, Subset):
         indices = dataset.indices
         dataset, positions = dataset.dataset, [indices[int(i)] for i in positions]
-    if isinstance(dataset, TensorDataset):
-        rows = list(_tensor_keys(dataset.tensors[0]))
-        return iter([rows[int(i)] for i in positions])
-    return iter([(id(dataset), int(i)) for i in positions])
+    if isinstance(dataset, ConcatDataset):
+        parts: list[Any] = dataset.datasets
+        rows = [key for part in parts for key in _dataset_keys(part, range(len(part)))]
+    elif isinstance(dataset, TensorDataset):
+        rows = _tensor_keys(dataset.tensors[0])
+    else:
+        return [(id(dataset), int(i)) for i in positions]
+    return [rows[int(i)] for i in positions]
 
 
-def _tensor_keys(tensor: Tensor | None) -> Iterator[Key]:
+def _tensor_keys(tensor: Tensor | None) -> list[Key]:
     """Identify the rows of a tensor by their place in memory."""
     if tensor is None or tensor.dim() == 0:
-        return
+        return []
     storage, start = tensor.untyped_storage().data_ptr(), int(tensor.storage_offset())
-    for i in range(len(tensor)):
-        yield storage, start + i * max(1, tensor.stride(0))
+    return [(storage, start + i * max(1, tensor.stride(0))) for i in range(len(tensor))]
 
 
 def _first_tensor(batch: Any) -> Tensor | None:
@@ -62,25 +85,3 @@ def _first_tensor(batch: Any) -> Tensor | None:
     if isinstance(batch, list | tuple):
         return next((found for part in batch if (found := _first_tensor(part)) is not None), None)
     return batch if isinstance(batch, Tensor) else None
-
-
-def check_evaluation_mode(measure: Callable[..., Any], model: nn.Module | None) -> None:
-    """Raise if the model is in training mode; without one, look for models that `measure` uses."""
-    found = {"model": model} if model is not None else _models(measure)
-    for name, module in found.items():
-        if isinstance(module, nn.Module) and module.training:
-            raise ValueError(
-                f"{name} must be in evaluation mode (call {name}.eval() first), got training mode"
-            )
-
-
-def _models(measure: Callable[..., Any]) -> dict[str, Any]:
-    if isinstance(measure, nn.Module):
-        return {"measure": measure}
-    owner = getattr(measure, "__self__", None)
-    found = {} if owner is None else {"measure.__self__": owner}
-    try:
-        names = inspect.getclosurevars(measure)
-    except TypeError:  # not a Python function
-        return found
-    return {**found, **names.globals, **names.nonlocals}

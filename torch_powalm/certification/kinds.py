@@ -5,43 +5,17 @@ A kind reads what `measure` returns for each batch of held-out data, and afterwa
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from torch_powalm.certification.betting_bound import enough_samples, upper_mean
 from torch_powalm.certification.binomial_bounds import Counts, disjoint_bound, union_bound
-from torch_powalm.certification.optional_scipy import load
+from torch_powalm.certification.quantity import Quantity, RateQuantity, mean_quantity
 from torch_powalm.certification.rate_function import RateFunctions
 from torch_powalm.certification.samples import per_entry, shares, statistics
 from torch_powalm.training.block import Block
-
-_MOST_SAMPLES = 10**12  # more would be enough, but that is no help
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """One entry of a block: a number that the certificate bounds from above.
-
-    Args:
-        estimate: its value on the held-out data.
-        asked: the largest value allowed.
-        samples: number of held-out samples it depends on.
-        upper: maps an error probability to an upper bound.
-        enough: maps an error probability to a sample size that would bring the bound below
-            `asked` if the estimate stayed the same; inf if none would.
-        out_of_reach: whether the bound would be above `asked` for every outcome of so few samples.
-    """
-
-    estimate: float
-    asked: float
-    samples: int
-    upper: Callable[[float], float]
-    enough: Callable[[float], float]
-    out_of_reach: Callable[[float], bool]
 
 
 @dataclass(frozen=True)
@@ -65,6 +39,14 @@ class Rates:
     pairs: Sequence[tuple[int, int]] | None = None
     disjoint: bool = False
 
+    def __post_init__(self) -> None:
+        trials = [n for _, n in self.pairs or ()]
+        if self.disjoint and len(set(trials)) < len(trials):
+            raise ValueError(
+                "pairs of disjoint groups must have a position of trials each, got "
+                f"{list(self.pairs or ())!r}"
+            )
+
     def collect(self, block: Block, batches: Sequence[Any]) -> list[list[Counts]]:
         """Return the counts of each group, for each entry."""
         if block.from_statistics is not None:
@@ -74,57 +56,17 @@ class Rates:
     def quantities(self, block: Block, batches: Sequence[Any], tolerance: float) -> list[Quantity]:
         """Return one quantity for each entry of an inequality, two for each one of an equality."""
         counts = self.collect(block, batches)
+        if block.from_statistics is None and self.bound is None:
+            raise ValueError(f"bound of {block.name!r} must be stated in Rates, got None")
         functions = RateFunctions(block, counts[0], self.pairs, self.bound)
+        bound = disjoint_bound if self.disjoint else union_bound
         found = []
         for entry, groups in enumerate(counts):
             for side in (1, -1) if not block.inequality else (1,):
                 fn, signs = functions.side(entry, side)
                 asked = tolerance + functions.asked(entry, side)
-                found.append(self._quantity(fn, signs, groups, asked))
+                found.append(RateQuantity(bound, fn, signs, groups, asked).quantity())
         return found
-
-    def _quantity(
-        self, fn: Any, signs: Sequence[int], groups: list[Counts], asked: float
-    ) -> Quantity:
-        np, bound = load("numpy"), disjoint_bound if self.disjoint else union_bound
-        rates = np.array([k / n for k, n in groups])
-        estimate = float(fn(rates))
-        best = np.array([(1 - s) / 2 if s else p for s, p in zip(signs, rates, strict=True)])
-
-        def at(rates: Any, factor: float, alpha: float) -> float:
-            grown = [math.ceil(factor * g.trials) for g in groups]
-            near = zip(rates, signs, grown, strict=True)
-            return bound(fn, [Counts(_round(p * n, s), n) for p, s, n in near], signs, alpha)
-
-        def out_of_reach(alpha: float) -> bool:
-            return at(best, 1.0, alpha) > asked
-
-        def enough(alpha: float) -> float:
-            hoped = rates if estimate < asked else best
-            if not float(fn(hoped)) < asked or not any(signs):
-                return math.inf
-            trials = sum(g.trials for g, s in zip(groups, signs, strict=True) if s)
-            low, high = 0.0, 1.0
-            while at(hoped, high, alpha) > asked:
-                low, high = high, 2 * high
-                if high * trials > _MOST_SAMPLES:
-                    return math.inf
-            while math.ceil(high * trials) - math.ceil(low * trials) > 1:
-                middle = (low + high) / 2
-                low, high = (middle, high) if at(hoped, middle, alpha) > asked else (low, middle)
-            return math.ceil(high * trials)
-
-        samples = sum(g.trials for g, s in zip(groups, signs, strict=True) if s)
-        upper = lambda alpha: max(estimate, bound(fn, groups, signs, alpha))  # noqa: E731
-        return Quantity(estimate, asked, samples, upper, enough, out_of_reach)
-
-
-def _round(successes: float, sign: int) -> int:
-    """Return a whole number of successes, on the unfavorable side."""
-    near = round(successes)
-    if abs(successes - near) < 1e-9 * max(1.0, near):
-        return near
-    return math.ceil(successes) if sign > 0 else math.floor(successes)
 
 
 @dataclass(frozen=True)
@@ -165,21 +107,7 @@ class Mean:
                 where = f"[{self.low:g}, {self.high:g}]"
                 raise ValueError(f"values of {block.name!r} must be in {where}, got {got:g}")
             for side in (1, -1) if not block.inequality else (1,):
-                found.append(self._quantity(values, side, tolerance))
+                low, high = sorted((side * self.low, side * self.high))
+                x = (side * values.to(torch.float64)).numpy()
+                found.append(mean_quantity(x, low, high, tolerance + side * self.bound))
         return found
-
-    def _quantity(self, values: Tensor, side: int, tolerance: float) -> Quantity:
-        x = (side * values.to(torch.float64)).numpy()
-        low, high = sorted((side * self.low, side * self.high))
-        asked, estimate = tolerance + side * self.bound, float(x.mean())
-
-        def enough(alpha: float) -> float:
-            if not estimate < asked:
-                return math.inf
-            return math.ceil(enough_samples(x, low, high, alpha, asked - estimate))
-
-        def out_of_reach(alpha: float) -> bool:
-            return upper_mean(0 * x + low, low, high, alpha) > asked
-
-        upper = lambda alpha: upper_mean(x, low, high, alpha)  # noqa: E731
-        return Quantity(estimate, asked, len(x), upper, enough, out_of_reach)

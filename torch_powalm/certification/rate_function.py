@@ -47,14 +47,15 @@ class RateFunctions:
         np, fn = load("numpy"), self.block.from_statistics
         if fn is None:
             return rates - self.shift
-        size = 1 + max(max(pair) for pair in self.pairs)
-        rows = []
-        for row in np.atleast_2d(rates):
-            sums = torch.ones(size, dtype=torch.float64)
-            for (k, _), rate in zip(self.pairs, row, strict=True):
-                sums[k] = float(rate)
-            rows.append(fn(sums).detach().double().reshape(-1).numpy())
-        return np.stack(rows)
+        rates = torch.from_numpy(np.atleast_2d(rates))
+        sums = torch.ones(len(rates), 1 + max(max(pair) for pair in self.pairs)).double()
+        for j, (k, _) in enumerate(self.pairs):
+            sums[:, k] = rates[:, j]
+        try:
+            rows = torch.vmap(lambda s: fn(s).reshape(-1))(sums)
+        except (RuntimeError, ValueError):  # a function with branches or numbers of its own
+            rows = torch.stack([fn(s).reshape(-1) for s in sums])
+        return rows.detach().double().numpy()
 
     def side(self, entry: int, side: int) -> tuple[Callable[[Any], Any], list[int]]:
         """Return an entry or its negative as a function of rates, and the signs of its slopes."""
@@ -80,28 +81,40 @@ class RateFunctions:
             sums[k], sums[n] = counts.successes, counts.trials
         direct = fn(sums).detach().double().reshape(-1).numpy()
         rates = np.array([[counts.successes / counts.trials for counts in groups]])
-        if not np.allclose(direct, self.values(rates)[0], rtol=_ROUNDING, atol=_ROUNDING):
+        found = self.values(rates)[0]
+        rounding = {"rtol": _ROUNDING, "atol": _ROUNDING * self._span(), "equal_nan": True}
+        if not np.allclose(direct, found, **rounding):
             raise ValueError(
                 f"from_statistics of {self.block.name!r} must depend on the rates of pairs alone, "
-                f"got {direct.tolist()} from counts and {self.values(rates)[0].tolist()} from rates"
+                f"got {direct.tolist()} from counts and {found.tolist()} from rates"
             )
+
+    def _span(self) -> float:
+        """Return how far the values of the block reach: the unit of what counts as a change."""
+        np = load("numpy")
+        corners = np.stack([np.full(self.count, share) for share in (0.0, 0.5, 1.0)])
+        values = self.values(np.concatenate([corners, self._others()]))
+        values = values[np.isfinite(values)]
+        return float(values.max() - values.min()) if len(values) else 0.0
+
+    def _others(self) -> Any:
+        return load("numpy").random.default_rng(0).random((_LINES, self.count))
 
     def _slopes(self) -> list[list[int]]:
         """Return the sign of each entry's slope in each rate."""
-        np = load("numpy")
-        others = np.random.default_rng(0).random((_LINES, self.count))
+        np, tiny = load("numpy"), 1e-9 * self._span()
         signs = [[0] * self.count for _ in range(self.block.size or 0)]
         for j in range(self.count):
-            for line in others:
+            for line in self._others():
                 rates = np.repeat(line[None], _POINTS, 0)
                 rates[:, j] = np.linspace(0.0, 1.0, _POINTS)
                 change = np.diff(self.values(rates), axis=0)
                 for entry, steps in enumerate(change.T):
-                    self._follow(signs, entry, j, steps[np.isfinite(steps)])
+                    self._follow(signs, entry, j, steps[np.isfinite(steps)], tiny)
         return signs
 
-    def _follow(self, signs: list[list[int]], entry: int, j: int, steps: Any) -> None:
-        rises, falls = bool((steps > 1e-9).any()), bool((steps < -1e-9).any())
+    def _follow(self, signs: list[list[int]], entry: int, j: int, steps: Any, tiny: float) -> None:
+        rises, falls = bool((steps > tiny).any()), bool((steps < -tiny).any())
         before = signs[entry][j]
         if (rises and falls) or (before and before * (rises - falls) < 0):
             raise ValueError(

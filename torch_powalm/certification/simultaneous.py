@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch_powalm.certification.kinds import Quantity
+from torch_powalm.certification.quantity import Quantity
 
 
 def holm_bounds(quantities: Sequence[Quantity], alpha: float) -> tuple[list[float], float]:

@@ -14,6 +14,7 @@ from torch_powalm.lightning.metrics import (
     violation_columns,
     write,
 )
+from torch_powalm.state_checks import check_keys, check_list
 from torch_powalm.training.feasibility import largest
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry
@@ -97,8 +98,10 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
                     f"checkpoint must have multipliers of {len(self._optimizers)} optimizers, "
                     f"got {len(loaded)}"
                 )
-            for optimizer, state in zip(self._optimizers, loaded, strict=True):
-                optimizer.load_powalm_state_dict(state)
+            pairs = zip(self._optimizers, loaded, strict=True)
+            loads = [optimizer.prepare_powalm(state) for optimizer, state in pairs]
+            for load in loads:  # all of them have been checked
+                load()
         elif trainer.ckpt_path is not None and not any(o.dual.started for o in self._optimizers):
             warnings.warn("checkpoint has no multipliers; they start from 0", stacklevel=2)
         total = trainer.estimated_stepping_batches
@@ -156,7 +159,9 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Keep the state until training starts; a checkpoint from before (lr_find) has none."""
-        self._loaded = list(state_dict["optimizers"]) or None
+        state = check_keys(state_dict, "state of PowerALMCallback", ["optimizers"])["optimizers"]
+        where = "state of PowerALMCallback['optimizers']"
+        self._loaded = check_list(state, where, lambda item, _: item) or None
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Remember the epoch, to detect that its end was skipped."""

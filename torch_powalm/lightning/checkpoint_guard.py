@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from torch_powalm.lightning.compat import guard_loading
-from torch_powalm.training.checkpoint_io import check_checkpoint
+from torch_powalm.training.checkpoint_checks import CheckpointError, check_checkpoint
 from torch_powalm.training.optimizer import PowerALMOptimizer
 
 
@@ -20,12 +20,10 @@ def _check_on_all_ranks(trainer: Any, path: Any) -> None:
     try:
         if os.path.exists(path):
             check_checkpoint(path, trainer.global_rank, trainer.world_size)
-    except ValueError as error:
-        found = error
+    except Exception as error:
+        found = error if isinstance(error, CheckpointError) else CheckpointError(path, error)
     if not trainer.strategy.reduce_boolean_decision(found is None):
-        raise found or ValueError(
-            f"corrupted or incomplete checkpoint: {path} (another rank found damage)"
-        )
+        raise found or CheckpointError(path, "another rank found damage")
 
 
 def check_ranks(strategy: Any, optimizer: PowerALMOptimizer) -> None:

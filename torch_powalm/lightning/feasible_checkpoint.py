@@ -9,6 +9,7 @@ import torch
 from torch_powalm.lightning.callback import PowerALMCallback
 from torch_powalm.lightning.compat import CALLBACKS
 from torch_powalm.lightning.metrics import MAX_VIOLATION, PREFIX
+from torch_powalm.state_checks import check_count, check_list, check_number
 from torch_powalm.training.feasibility import feasible_loss, largest
 
 _SCORE = f"{PREFIX}feasible_loss"
@@ -71,8 +72,14 @@ class FeasibleCheckpoint(*(module.ModelCheckpoint for module in CALLBACKS)):  # 
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the latest score."""
+        where = "state of FeasibleCheckpoint['scored']"
+        scored = state_dict.get("scored")
+        if scored is not None:
+            step, score = check_list(scored, where, lambda item, _: item, 2)
+            step = check_count(step, f"{where}[0]")
+            scored = step, check_number(score, f"{where}[1]", infinite=True)
         super().load_state_dict(state_dict)
-        self._scored = state_dict["scored"]
+        self._scored = scored
 
     def _score(self, trainer: Any, violation: float) -> None:
         metrics = trainer.callback_metrics

@@ -11,11 +11,17 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
+from torch_powalm.dual_settings import checked_multipliers, checked_numbers
 from torch_powalm.functional import norm
 from torch_powalm.solving.feasibility_restoration import neighbor
 from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales, find_scales
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
+from torch_powalm.state_checks import check_keys, check_list, check_number, check_tensor, refuse
+
+_STATE = ("y", "beta", "k", "start_norm", "last_norm", "tol")
+_SMALLEST = 1e-200  # factor of a scaled problem
+_OPTIONAL = ("x", "scales", "nu", "sigma")
 
 # p: pull of the penalty at x_1 relative to that of the objective; q: factor by which the violation
 # has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with
@@ -59,8 +65,13 @@ def initialize(
     guess = min(1.0, dual_settings["beta_max"]) if beta_1 is None else beta_1
     dual = DualState(beta_1=guess, **dual_settings)  # wrong settings raise before any work
     x = first_point(problem, x_1)
-    scales = state.get("scales") if state is not None else None
-    if state is None and scale:
+    scales = None
+    if y_1 is not None and state is not None:
+        raise ValueError(f"y_1 must be None where state is given, got {y_1!r}")
+    if state is not None:
+        _check_rule(state, dual)
+        scales = _saved_scales(state.get("scales"), problem, x)
+    elif scale:
         scales = find_scales(problem, problem.oracle.at(x))
     if scales is not None:
         problem = ScaledProblem(problem, scales)
@@ -69,12 +80,10 @@ def initialize(
         dual = DualState(beta_1=beta_1, **dual_settings)
     at = problem.oracle.at(x)
     dual.start(at.r, problem.inequality(at))
-    if y_1 is not None and state is not None:
-        raise ValueError(f"y_1 must be None where state is given, got {y_1!r}")
     if y_1 is not None:
         _load_multiplier(dual, y_1, problem)
     if state is not None:
-        _load_state(dual, state)
+        _load_state(dual, state, x)
     return Start(problem, scales, at, dual)
 
 
@@ -157,14 +166,46 @@ def _load_multiplier(dual: DualState, y_1: Tensor, problem: Problem) -> None:
     dual.load_state_dict({**dual.state_dict(), "y": y})
 
 
-def _load_state(dual: DualState, state: Mapping[str, Any]) -> None:
-    """Continue from the `state` of a Solution."""
-    missing = [name for name in (*dual.state_dict(), "tol") if name not in state]
+def _check_rule(state: Any, dual: DualState) -> None:
+    """Raise unless a saved state has all entries, and is of a run with the same ν and rule."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be that of a Solution, got {type(state).__name__}")
+    missing = [name for name in _STATE if name not in state]
     if missing:
         raise ValueError(f"state must be that of a Solution, got none of its {missing}")
-    if state["y"].shape != dual.y.shape:
+    check_keys(state, "state", _STATE, _OPTIONAL)
+    for name, here in (("nu", dual.nu), ("sigma", dual.sigma)):
+        found = state.get(name, here)
+        if type(found) is not type(here) or found != here:
+            rule = f"be {here!r} as in this run (or pass y_1=solution.y instead)"
+            refuse(f"state[{name!r}]", rule, found)
+
+
+def _saved_scales(saved: Any, problem: Problem, x: Tensor) -> Scales | None:
+    """Return the scales of a saved state."""
+    if saved is None:
+        return None
+    r = problem.oracle.at(x, objective=False).r
+    where = "state['scales']"
+    f, factors = check_list(saved, where, lambda item, _: item, 2)
+    f = check_number(f, f"{where}[0]", low=_SMALLEST, high=1.0)
+    factors = check_tensor(factors, f"{where}[1]", shapes=[tuple(r.shape)])
+    wrong = factors[(factors < _SMALLEST) | (factors > 1)]
+    if len(wrong):
+        raise ValueError(f"{where}[1] must be in (0, 1], got {wrong[0].item()!r} in it")
+    return Scales(f, factors.to(r))
+
+
+def _load_state(dual: DualState, state: Mapping[str, Any], x: Tensor) -> None:
+    """Continue from the `state` of a Solution; raise if a value in it is out of range."""
+    check_tensor(state.get("x", x), "state['x']", shapes=[tuple(x.shape)])
+    check_number(state["tol"], "state['tol']", positive=True, infinite=True)
+    if isinstance(state["y"], Tensor) and state["y"].shape != dual.y.shape:
         shapes = tuple(dual.y.shape), tuple(state["y"].shape)
         raise ValueError("state must have y of shape {}, got {}".format(*shapes))
-    if not 0 < state["beta"] < math.inf:
+    if isinstance(state["beta"], float) and not 0 < state["beta"] < math.inf:
         raise ValueError(f"state must have a positive and finite beta, got {state['beta']!r}")
-    dual.load_state_dict({**state, "y": state["y"].to(dual.y)})
+    numbers = checked_numbers(state, "state", dual.beta_max, strict=True)
+    where, kinds = "state['y']", dual.inequality
+    y = checked_multipliers(state["y"], where, len(dual.y), kinds, dual.y_max, strict=True)
+    dual.load_state_dict({**numbers, "y": y.to(dual.y)})

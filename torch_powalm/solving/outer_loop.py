@@ -239,7 +239,9 @@ class OuterLoop:
             state={
                 "x": self.at.x,
                 "tol": self.tolerance.value,
-                "scales": self.scales,
+                "scales": None if self.scales is None else tuple(self.scales),
+                "nu": self.dual.nu,
+                "sigma": self.dual.sigma,
                 **self.dual.state_dict(),
             },
         )

@@ -89,7 +89,7 @@ class AugmentedGradient:
         if blocks.static:
             with torch.no_grad():
                 static = blocks.evaluate()
-        r = blocks.join(static, A_batch)
+        r = blocks.margin.in_steps(blocks.join(static, A_batch), blocks.sizes)
         if self.units.measuring or self.units.due_batch:
             self.units.measure_batch(loss, blocks, blocks.split_batch(A_batch), self.ranks)
         if not self.dual.started:
@@ -158,7 +158,7 @@ class AugmentedGradient:
         if blocks.static:
             with torch.enable_grad():
                 A_static = blocks.evaluate()
-        return A_static, blocks.join(A_static, A_batch)
+        return A_static, blocks.margin.in_steps(blocks.join(A_static, A_batch), blocks.sizes)
 
     def per_call(self, sums: Tallies) -> Tallies:
         """Return the sums of a step divided by its micro-batches and ranks."""
@@ -205,7 +205,8 @@ class AugmentedGradient:
         extra: list[Tensor | None] = [None] * len(params)
         if A_static is not None and not self.window.is_injected:
             extra = vjp(A_static, params, w[: self.blocks.static_size])
-        primal = math.hypot(*[v.norm for v in self.blocks.violations(r).values()])
+        asked = self.blocks.margin.in_steps(r, self.blocks.sizes, -1)
+        primal = math.hypot(*[v.norm for v in self.blocks.violations(asked).values()])
         return TrainingResiduals(stationarity(params, extra, terms), primal)
 
     @torch.no_grad()

@@ -202,7 +202,7 @@ class AutomaticUnits(UnitMeasurements):
         fresh = dual.fresh()
         if state["y"] is not None:
             self.start(fresh, blocks, state["y"])
-            fresh.load_state_dict(state)
+        fresh.load_state_dict(state)
         return fresh
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.block import BatchValue, Block, Tally, check_samples, tally
+from torch_powalm.training.proxy_value import ProxyValue
 
 Tallies = dict[str, Tally]
 
@@ -31,14 +32,19 @@ class BatchValues(NamedTuple):
 
 def read_batch(
     blocks: Sequence[Block],
-    values: Mapping[str, BatchValue],
+    values: Mapping[str, BatchValue | ProxyValue],
     strict: Mapping[str, BatchValue] | None,
     samples: float,
-    window: Sequence[Mapping[str, BatchValue]] | None,
+    window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None,
 ) -> BatchValues:
     """Check the arguments of `augment` and turn them into sums."""
     if samples != 1.0:
         check_samples(samples)
+    for name, value in values.items():
+        if isinstance(value, ProxyValue):
+            if strict and name in strict:
+                raise ValueError(f"strict of {name!r} must not be given twice, got a ProxyValue")
+            strict = {**(strict or {}), name: value.strict}
     proxy = tallies(blocks, values, samples, "augment")
     reported = proxy
     if strict:
@@ -57,14 +63,19 @@ def read_batch(
 
 
 def tallies(
-    blocks: Sequence[Block], values: Mapping[str, BatchValue], samples: float, caller: str
+    blocks: Sequence[Block],
+    values: Mapping[str, BatchValue | ProxyValue],
+    samples: float,
+    caller: str,
 ) -> Tallies:
     """Read the values of all batch blocks; a missing or unknown name raises."""
-    found = {
-        block.name: tally(block, values[block.name], samples)
-        for block in blocks
-        if block.name in values
-    }
+    found = {}
+    for block in blocks:
+        if block.name in values:
+            value = values[block.name]
+            found[block.name] = tally(
+                block, value.proxy if isinstance(value, ProxyValue) else value, samples
+            )
     if len(values) > len(found):
         unknown = min(values.keys() - found)
         hint = _hint(unknown, [block.name for block in blocks])

@@ -9,6 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from torch_powalm.result import Violation
+from torch_powalm.state_checks import (
+    check_count,
+    check_keys,
+    check_list,
+    check_number,
+    refuse,
+)
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, largest, rank
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry
@@ -109,13 +116,23 @@ class BestFeasible:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
-        for key in _KEYS:
-            if key not in state_dict:
-                raise ValueError(f"state_dict must have {key!r}, got {list(state_dict)}")
-        self._model_state = copy.deepcopy(state_dict["model"])
-        self.merit, self.violation = float(state_dict["merit"]), float(state_dict["violation"])
-        tier, value = state_dict["key"]
-        self._key, self.worst = (int(tier), float(value)), str(state_dict["worst"])
+        state = check_keys(state_dict, "state_dict", _KEYS)
+        merit, violation = (_checked_measure(state[key], key) for key in ("merit", "violation"))
+        tier, value = check_list(state["key"], "state_dict['key']", lambda item, _: item, 2)
+        tier = check_count(tier, "state_dict['key'][0]")
+        value = check_number(value, "state_dict['key'][1]", infinite=True)
+        kept, worst = state["model"], state["worst"]
+        if kept is not None:
+            check_model(self.model, kept, "state_dict['model']")
+        if tier > 2 or (tier == 2) != (kept is None) or (tier == 2) != (value == math.inf):
+            refuse("state_dict['key']", "be that of the kept state", state["key"])
+        if worst not in ((*self._constraints.blocks,) if kept is not None else ("",)):
+            refuse("state_dict['worst']", "be the name of a constraint", worst)
+        if kept is not None and not (math.isfinite(merit) and violation >= 0):
+            refuse("state_dict['merit'] and ['violation']", "be finite", (merit, violation))
+        self._model_state = copy.deepcopy(kept)
+        self.merit, self.violation = merit, violation
+        self._key, self.worst = (tier, value), worst
 
     def _relative(self, name: str, violations: Mapping[str, Violation]) -> float:
         """Return the violation of a block, relative to its tolerance if each block has one."""
@@ -133,3 +150,22 @@ class BestFeasible:
         kind = "feasible" if self.feasible else "no feasible state so far; least violated"
         largest_violation = f"largest violation {self.violation:.3g} ({self.worst})"
         return f"BestFeasible: {kind}: merit {self.merit:.6g}, {largest_violation}"
+
+
+def _checked_measure(value: Any, key: str) -> float:
+    """Return a merit or a violation, nan if there is none yet."""
+    if isinstance(value, float) and math.isnan(value):
+        return value
+    return check_number(value, f"state_dict[{key!r}]")
+
+
+def check_model(model: nn.Module, state: Any, where: str) -> None:
+    """Raise unless a saved state has the names, shapes and kinds of a model's own."""
+    own = model.state_dict()
+    check_keys(state, where, own)
+    for name, here in own.items():
+        found, place = state[name], f"{where}[{name!r}]"
+        if isinstance(here, Tensor):
+            fits = isinstance(found, Tensor) and found.shape == here.shape
+            if not fits or found.is_floating_point() != here.is_floating_point():
+                refuse(place, f"be a tensor of shape {tuple(here.shape)} and {here.dtype}", found)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_powalm.functional import norm, violation
 from torch_powalm.result import Violation
+from torch_powalm.state_checks import check_list, check_number, check_tensor
 
 ConstraintFn = Callable[..., Tensor]
 BatchValue = Tensor | tuple[Tensor, Tensor]
@@ -124,6 +125,11 @@ class Tally(NamedTuple):
         weight = self.weight if isinstance(self.weight, float) else self.weight.clone()
         return Tally(self.total.detach().clone(), weight)
 
+    def to(self, device: torch.device) -> "Tally":
+        """Return the same sums on a device."""
+        weight = self.weight if isinstance(self.weight, float) else self.weight.to(device)
+        return Tally(self.total.to(device), weight)
+
     def value(self, block: Block) -> Tensor:
         """Return the constraint: a function of the statistics, or total / weight (0 if 0 / 0).
 
@@ -206,6 +212,24 @@ def tally(block: Block, value: BatchValue, samples: float) -> Tally:
             f"count of {block.name!r} must be nonnegative and finite, got {count.tolist()}"
         )
     return Tally(torch.where(count > 0, total, 0.0) * count, count)
+
+
+def checked_tally(value: Any, where: str, block: Block) -> Tally:
+    """Return saved sums of a batch block; raise if they cannot be sums of this block."""
+    total, weight = check_list(value, where, lambda item, place: item, 2)
+    shapes: list[tuple[int, ...]] | None = None
+    if block.from_statistics is None:
+        shapes = [(block.size or 0,)]
+    total = check_tensor(total, f"{where}[0]", shapes=shapes)
+    if isinstance(weight, Tensor):
+        shapes = [tuple(total.shape), (1,), ()]
+        return Tally(total, check_tensor(weight, f"{where}[1]", shapes=shapes, low=0.0).to(total))
+    tally = Tally(total, check_number(weight, f"{where}[1]", positive=True))
+    try:
+        tally.value(block)
+    except Exception as error:  # the user's function of statistics may raise anything
+        raise ValueError(f"{where}[0] must be statistics of {block.name!r}: {error}") from error
+    return tally
 
 
 def check_samples(samples: float) -> None:

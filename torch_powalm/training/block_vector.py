@@ -2,8 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,9 @@ from torch_powalm.result import Violation
 from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import Block
 from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
+from torch_powalm.training.full_precision import full_precision
 from torch_powalm.training.given_units import given_scales
+from torch_powalm.training.margin import Margin
 from torch_powalm.training.optimizer_protocol import check_params
 from torch_powalm.training.registry import ConstraintRegistry
 
@@ -33,6 +34,7 @@ class BlockVector:
         coupling: "all" (one norm over all blocks) or "block" (one norm each).
         optional: whether there may be no blocks.
         factors: factors of the blocks in the penalty, by name; None for 1.
+        margin: how much stricter the multipliers see the inequalities; None for 0.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class BlockVector:
         coupling: str,
         optional: bool = False,
         factors: Mapping[str, float] | None = None,
+        margin: Margin | None = None,
     ) -> None:
         if not isinstance(constraints, ConstraintRegistry):
             got = type(constraints).__name__
@@ -51,9 +54,10 @@ class BlockVector:
             raise ValueError(f"coupling must be 'all' or 'block', got {coupling!r}")
         if isinstance(owns, str):
             raise TypeError(f"owns must be a sequence of names, got {owns!r}")
-        self._base, self._constraints, self._coupling = base, constraints, coupling
+        self._base, self._constraints, self.coupling = base, constraints, coupling
         self._owns = None if owns is None else list(owns)
         self._optional, self._factors = optional, factors
+        self.margin = Margin(0.0, None, constraints) if margin is None else margin
         self._learned, self._handed_over = False, False
         self.static: list[Block] = []  # functions of the parameters
         self.batch: list[Block] = []
@@ -118,6 +122,7 @@ class BlockVector:
         if kinds.any():
             lengths = torch.tensor(list(sizes.values()))
             self.inequality = kinds.repeat_interleave(lengths).to(self.device)
+        self.margin.start((*self.static, *self.batch), sizes)
         self._constraints.claim(names, self)
         self.sizes, self._learned = sizes, True
 
@@ -136,7 +141,7 @@ class BlockVector:
 
     def groups(self) -> list[slice] | None:
         """Return the parts of r that have their own norm; None for one norm over all."""
-        if self._coupling == "all":
+        if self.coupling == "all":
             return None
         ends = list(torch.tensor(list(self.sizes.values())).cumsum(0).tolist())
         return [slice(e - size, e) for e, size in zip(ends, self.sizes.values(), strict=True)]
@@ -205,32 +210,11 @@ class BlockVector:
         """Return the pieces of a vector by block name."""
         return dict(zip(self.sizes, torch.split(vector, list(self.sizes.values())), strict=True))
 
-    def pack(self, pieces: Mapping[str, Tensor]) -> Tensor:
-        """Return a vector from saved pieces; a missing, unknown or resized block raises."""
-        self.check_names(pieces)
-        for name, size in self.sizes.items():
-            if name not in pieces:
-                raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
-            piece, what = pieces[name], f"constraint {name!r} in state_dict"
-            if not isinstance(piece, Tensor):
-                raise ValueError(f"{what} must be a tensor, got {type(piece).__name__}")
-            if len(piece) != size:
-                raise ValueError(f"{what} must have {size} entries, got {len(piece)}")
-        packed = [pieces[name].to(self.device) for name in self.sizes]
-        return torch.cat(packed) if packed else torch.zeros(0, device=self.device)
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raise if a saved name is not that of one of these blocks."""
-        for name in names:
-            if name not in self.sizes:
-                raise ValueError(f"state_dict must have registered constraints only, got {name!r}")
-
     def violations(self, vector: Tensor) -> dict[str, Violation]:
         """Return the violation by block name."""
         blocks, seen = self._constraints.blocks, self._constraints.seen
-        return {
-            name: blocks[name].violation(v, seen(name)) for name, v in self.split(vector).items()
-        }
+        pieces = self.split(vector).items()
+        return {name: blocks[name].violation(v, seen(name)) for name, v in pieces}
 
     def not_finite(self, vector: Tensor) -> str:
         """Return the name of the first block with an entry that is not finite."""
@@ -239,10 +223,3 @@ class BlockVector:
     def __getstate__(self) -> dict[str, Any]:
         # The functions of a copy may still use the old model, so its blocks are verified again.
         return {**self.__dict__, "verified": False}
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Turn autocast off: in low precision, constraints and their gradients would be too noisy."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()

@@ -1,7 +1,11 @@
 """EpochStatistics: counters and gradient norm of one optimizer, and the rules for an update."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from torch_powalm.state_checks import check_count, check_number
 
 _MEMORY = 0.9  # weight of the past in the running norm of the augmented gradient
 
@@ -82,6 +86,22 @@ class EpochStatistics:
     def restart(self) -> None:
         """Start a new epoch after a multiplier update."""
         self.steps, self.gradient_norm = 0, math.inf
+
+    @staticmethod
+    def checked_state(state: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return the counters of a saved state; raise if one is out of range."""
+        found: dict[str, Any] = {
+            name: check_count(state[name], f"{where}[{name!r}]")
+            for name in ("steps", "skipped", "total_steps")
+        }
+        if found["steps"] > found["total_steps"]:
+            raise ValueError(
+                f"{where}['steps'] must be at most 'total_steps', "
+                f"got {found['steps']} and {found['total_steps']}"
+            )
+        place = f"{where}['gradient_norm']"
+        norm = check_number(state["gradient_norm"], place, low=0, infinite=True)
+        return {**found, "gradient_norm": norm}
 
     def restore(self, steps: int, gradient_norm: float, skipped: int, total_steps: int) -> None:
         """Continue from saved values."""

@@ -78,6 +78,12 @@ class Inspection(OptimizerProtocol):
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
         return self.blocks.split(y.clone())
 
+    def margins(self) -> dict[str, Tensor]:
+        """Return by block how much stricter than asked for the multipliers see it, now."""
+        blocks = self.blocks.ready()
+        none = torch.zeros(sum(blocks.sizes.values()), device=blocks.device)
+        return blocks.split(blocks.margin.in_updates(none, blocks.sizes))
+
     @torch.no_grad()
     def residuals(self) -> TrainingResiduals:
         """Return the norms of the augmented gradient and the constraints; call after backward."""

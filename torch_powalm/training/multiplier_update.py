@@ -35,8 +35,9 @@ class MultiplierUpdate(SavedMultipliers):
                 blocks.epoch_residual(exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})
-        r = blocks.epoch_residual(exact)
-        violations = blocks.violations(r)
+        asked = blocks.epoch_residual(exact)
+        violations = blocks.violations(asked)
+        r = self._tightened(asked)
         if self.gradient.is_finite(r):
             if not dual.started:
                 self.gradient.start(r)
@@ -52,10 +53,20 @@ class MultiplierUpdate(SavedMultipliers):
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
         record = self.monitor.after_update(record, r)
-        latest = blocks.split(r)
+        latest = blocks.split(asked)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record
+
+    def _tightened(self, asked: Tensor) -> Tensor:
+        """Return the residual with margins, which held-out data renew if it is time."""
+        margin, blocks, steps = self.blocks.margin, self.blocks, self.epoch.total_steps
+        if margin.is_due(steps) and math.isfinite(norm(asked)):
+            values = blocks.split(asked)
+            batch = {block: values[block.name] for block in blocks.batch}
+            margin.measure(self.constraints, batch, self.multipliers(), self.ranks, steps)
+        margin.restart()
+        return margin.in_updates(asked, blocks.sizes)
 
     def _record(self, violations: Mapping[str, Violation]) -> DualRecord:
         """Return a record of violations without an update."""

@@ -31,10 +31,12 @@ from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.given_units import Penalty, largest_penalty, penalty_factors
 from torch_powalm.training.handover import hand_over
+from torch_powalm.training.margin import Margin, Margins, MarginSource
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.multiplier_update import MultiplierUpdate
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate
 from torch_powalm.training.update_schedule import UpdateSchedule
@@ -64,6 +66,9 @@ class PowerALMOptimizer(MultiplierUpdate):
             the step or update and count it in `epoch.skipped`.
         warm_up: number of first steps without multipliers; their gradient is that of the loss.
         process_group: the processes that average their gradients; None for the default group.
+        margin: how much stricter the multipliers see inequalities, ≥ 0: a number, numbers by name,
+            or "auto": as much as a certificate needs, measured on `held_out`.
+        held_out: the data of margin="auto".
 
     Attributes:
         dual: y, β and k.
@@ -95,6 +100,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         on_nonfinite: str = "raise",
         warm_up: int = 0,
         process_group: Any = None,
+        margin: Margins = 0.0,
+        held_out: MarginSource | None = None,
     ) -> None:
         super().__init__(base)
         automatic = beta_1 is None
@@ -120,7 +127,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
         self.constraints = constraints
         self.blocks = BlockVector(
-            base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)
+            *(base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)),
+            Margin(margin, held_out, constraints),
         )
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
@@ -134,8 +142,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         *,
         strict: Mapping[str, BatchValue] | None = None,
         samples: float = 1.0,
-        window: Sequence[Mapping[str, BatchValue]] | None = None,
-        **values: BatchValue,
+        window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None = None,
+        **values: BatchValue | ProxyValue,
     ) -> Tensor:
         """Return the loss with the gradient of the batch blocks added; its value is unchanged.
 
@@ -146,7 +154,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             samples: weight of this batch in the epoch's averages.
             window: the values of all micro-batches of this step, which makes gradient accumulation
                 exact; divide the result by their number, like a plain loss.
-            **values: for every batch block a tensor, (tensor, count) or additive statistics.
+            **values: for every batch block a tensor, (tensor, count) or additive statistics, or a
+                ProxyValue of two of them.
         """
         batch = read_batch(self.blocks.ready().batch, values, strict, samples, window)
         self.monitor.signals.after_augment()
@@ -193,6 +202,7 @@ class PowerALMOptimizer(MultiplierUpdate):
             return self._skip()
         if self.estimate.on:
             self.estimate.follow(blocks.batch, self.gradient.per_call(proxy))
+        blocks.margin.follow(proxy, reported)
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
 

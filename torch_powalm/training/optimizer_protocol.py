@@ -28,6 +28,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from torch_powalm.training.base_state import load_base
+
 _HOOKS = (
     "_optimizer_step_pre_hooks",
     "_optimizer_step_post_hooks",
@@ -131,22 +133,24 @@ class OptimizerProtocol(Optimizer):
             state_dict = post_hook(self, state_dict) or state_dict
         return state_dict
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; nothing changes if our part does not fit."""
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Load what `state_dict` returned; nothing changes, in the base neither, if a check fails.
+
+        `strict` raises if the saved run had other settings, such as another nu.
+        """
         state_dict = copy.copy(state_dict)  # hooks may edit it
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = pre_hook(self, state_dict) or state_dict
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
             keys = list(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
-            raise ValueError(
-                f"state_dict must have the keys 'state' and 'param_groups', got {keys!r}"
-            )
+            rule = "state_dict must have the keys 'state' and 'param_groups'"
+            raise ValueError(f"{rule}, got {keys!r}")
         load = None
         if "powalm" in state_dict:
-            load = self._prepare_powalm(state_dict["powalm"])
+            load = self.prepare_powalm(state_dict["powalm"], strict)
         elif not self._managed:
             warnings.warn("state_dict has no multipliers; the current ones are kept", stacklevel=2)
-        self.base.load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
+        load_base(self.base, {key: state_dict[key] for key in ("state", "param_groups")})
         if load is not None:
             load()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
@@ -156,11 +160,11 @@ class OptimizerProtocol(Optimizer):
         """Return our part of the state dict."""
         raise NotImplementedError
 
-    def load_powalm_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_powalm_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load what `powalm_state_dict` returned, without changing the base."""
-        self._prepare_powalm(state_dict)()
+        self.prepare_powalm(state_dict, strict)()
 
-    def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
+    def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
         """Check our part of a state dict; the returned function loads it."""
         raise NotImplementedError
 

@@ -15,6 +15,7 @@ from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import BatchValue, check_samples, tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import full
+from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registration import Registration
 
 
@@ -39,6 +40,7 @@ class ConstraintRegistry(Registration):
         self._latest: dict[str, Tensor] = {}  # batch blocks, at the last multiplier update
         self._seen: dict[str, Tensor] = {}  # entries of batch blocks in any batch before that
         self._observed: Tallies = {}  # batch blocks, since the last take_observed()
+        self.margin_data: list[Any] = []  # loaders that margins come from; `certify` refuses them
 
     @torch.no_grad()
     def values(self, *, model: Any = None) -> dict[str, Tensor]:
@@ -98,7 +100,7 @@ class ConstraintRegistry(Registration):
         self._seen[name] = entries
 
     @torch.no_grad()
-    def observe(self, *, samples: float = 1.0, **values: BatchValue) -> None:
+    def observe(self, *, samples: float = 1.0, **values: BatchValue | ProxyValue) -> None:
         """Record batch blocks outside training, e.g. in validation; multipliers do not change.
 
         Args:
@@ -109,7 +111,8 @@ class ConstraintRegistry(Registration):
         for name, value in values.items():
             if name not in self.blocks or self.blocks[name].fn is not None:
                 raise KeyError(f"observe has no batch constraint {name!r}")
-            seen = tally(self.blocks[name], value, samples).snapshot()
+            strict = value.strict if isinstance(value, ProxyValue) else value
+            seen = tally(self.blocks[name], strict, samples).snapshot()
             past = self._observed.get(name)
             self._observed[name] = seen if past is None else past.plus(seen)
 
@@ -160,7 +163,8 @@ class ConstraintRegistry(Registration):
     ) -> None:
         """Continue the epoch of the named blocks from saved sums and latest values."""
         for name in names:
-            self._epoch.pop(name, None)
+            for past in (self._epoch, self._latest, self._seen):
+                past.pop(name, None)
         self._epoch.update(sums)
         self._latest.update(latest)
         self._seen.update(seen)

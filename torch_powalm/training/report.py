@@ -91,9 +91,10 @@ def make_report(monitor: Monitor, tolerance: Tolerance | None) -> ConstraintRepo
     values = _values(monitor)
     started = monitor.dual.started and not monitor.units.measuring
     y = blocks.split(monitor.dual.y) if started else {}
+    defaults = monitor.signals.default_tolerances()
     reports = []
     for block in (*blocks.static, *blocks.batch):
-        bound = tolerance_of(block.name, tolerance, monitor.signals.default_tolerance(block.name))
+        bound = tolerance_of(block.name, tolerance, defaults[block.name])
         reports.append(_block(monitor, block, values.get(block.name), y.get(block.name), bound))
     return ConstraintReport(tuple(sorted(reports, key=lambda b: blocks.names.index(b.name))))
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.state_checks import check_list, check_tensor
 from torch_powalm.training.batch_window import Tallies
-from torch_powalm.training.block import Block, Tally
+from torch_powalm.training.block import Block, Tally, checked_tally
 
 SMOOTHING = 0.1  # a
 GAIN_MIN = 0.05  # α_min
@@ -32,6 +33,10 @@ class Track(NamedTuple):
     error: Tensor  # E
     spread: Tensor  # M
     gain: Tensor  # α
+
+    def to(self, device: torch.device) -> "Track":
+        """Return the same average on a device."""
+        return Track(self.tally.to(device), *(t.to(device) for t in self[1:]))
 
 
 class RunningEstimate:
@@ -92,13 +97,27 @@ class RunningEstimate:
         return {name: (*t.tally, t.error, t.spread, t.gain) for name, t in self.tracks.items()}
 
 
+def checked_track(value: Any, where: str, block: Block) -> Track:
+    """Return a saved average of one block; raise if it cannot be one."""
+    items = check_list(value, where, lambda item, place: item, 5)
+    tally = checked_tally(items[:2], where, block)
+    error = check_tensor(items[2], f"{where}[2]", shapes=[(block.size or 0,)])
+    spread = check_tensor(items[3], f"{where}[3]", shapes=[()], low=0.0)
+    gain = check_tensor(items[4], f"{where}[4]", shapes=[()], low=GAIN_MIN * (1 - 1e-6))
+    if float(gain) > _largest_gain(block):
+        raise ValueError(
+            f"{where}[4] must be at most {_largest_gain(block)!r}, got {float(gain)!r}"
+        )
+    return Track(tally, error, spread, gain)
+
+
 def _largest_gain(block: Block) -> float:
     """Return the largest gain: a batch that lacks a group must not stand for the average."""
     return 1.0 if block.from_statistics is None else POOLED_GAIN
 
 
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
-    """Return the average moved towards a new tally."""
+    """Return the average moved toward a new tally."""
     old.check_size(new)
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:

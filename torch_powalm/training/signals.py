@@ -121,13 +121,12 @@ class Signals:
         self._lr_max = max(self._lr_max, self._lr[-1])
         x = sample([] if self._blocks.sharded else self._blocks.params)
         self._window.add(r, violation(r, self._blocks.inequality), self._dual.y, x)
-        lasting = [
-            n for n in self._blocks.sizes if self._window.is_lasting(n, self.default_tolerance(n))
-        ]
-        self.conflicting = self._conflicts(self._window, lasting, r)
+        tolerances = self.default_tolerances()
+        lasting = [n for n, bound in tolerances.items() if self._window.is_lasting(n, bound)]
+        self.conflicting = self._conflicts(self._window, tolerances, lasting, r)
         total = self._epoch.gradient_norm
         weak = [n for n in lasting if self._pull(n, r) < _WEAK * total < math.inf]
-        swings = [n for n in self._blocks.sizes if self._window.oscillates(n, self._swing(n))]
+        swings = [n for n, b in tolerances.items() if self._window.oscillates(n, self._swing(n, b))]
         kinds = {"conflicting": self.conflicting, "weak": weak, "oscillating": swings}
         for kind, names in kinds.items():
             if names:
@@ -136,17 +135,20 @@ class Signals:
         self._pending = []
         return tuple(found)
 
-    def default_tolerance(self, name: str) -> float:
-        """Return 1 % of J_b δ_b if the units of the block were measured, else 1e-3."""
-        reach = 0.0 if self._units.measuring else self._units.reach(name)
-        return _RELATIVE * reach or _ABSOLUTE
+    def default_tolerances(self) -> dict[str, float]:
+        """Return by block 1 % of J_b δ_b if its units were measured, else 1e-3."""
+        if self._units.measuring:
+            return dict.fromkeys(self._blocks.sizes, _ABSOLUTE)
+        return {n: _RELATIVE * self._units.reach(n) or _ABSOLUTE for n in self._blocks.sizes}
 
-    def _conflicts(self, window: UpdateWindow, lasting: list[str], r: Tensor) -> tuple[str, ...]:
+    def _conflicts(
+        self, window: UpdateWindow, tolerances: dict[str, float], lasting: list[str], r: Tensor
+    ) -> tuple[str, ...]:
         """Return the blocks that stay violated and pull so strongly that the loss cannot resist.
 
         The verdict stands as long as they are violated and their multipliers grow.
         """
-        masks = {n: window.is_pushed(n, self.default_tolerance(n)) for n in self._blocks.sizes}
+        masks = {n: window.is_pushed(n, bound) for n, bound in tolerances.items()}
         pushed = {name: mask for name, mask in masks.items() if bool(mask.any())}
         before = tuple(name for name in self.conflicting if name in pushed)
         if min(self._lr) < _BRISK * self._lr_max:  # too slow to show anything new
@@ -164,11 +166,11 @@ class Signals:
             held = window.is_at_rest(stuck)
         return tuple(pushed) if held else before
 
-    def _swing(self, name: str) -> float:
+    def _swing(self, name: str, tolerance: float) -> float:
         """Return the largest oscillation that is normal: what the base removes in a few steps."""
         units = self._units
         removed = units.sensitivity(name) * units.move(name) if units.steps else 0.0
-        return max(self.default_tolerance(name), removed)
+        return max(tolerance, removed)
 
     def _pull(self, name: str, r: Tensor) -> float:
         """Return the length of a block's part of the gradient, ‖w_b‖J_b; inf if not known."""

@@ -1,21 +1,44 @@
 """The "powalm" entry of a state dict: multipliers by name, counters, sums, and measured units."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from torch_powalm.dual import DualState
+from torch_powalm.dual_settings import SIGMAS, checked_multipliers, checked_numbers
+from torch_powalm.state_checks import (
+    check_count,
+    check_items,
+    check_keys,
+    check_same,
+    check_tensor,
+    refuse,
+)
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
-from torch_powalm.training.block import Tally
+from torch_powalm.training.block import Block, checked_tally
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.inspection import Inspection
 from torch_powalm.training.registry import ConstraintRegistry
-from torch_powalm.training.running_estimate import RunningEstimate, Track
+from torch_powalm.training.running_estimate import RunningEstimate, checked_track
+from torch_powalm.training.unit_measurements import samples
+from torch_powalm.training.unit_state import checked_units
 
 _COUNTERS = ("steps", "skipped", "gradient_norm", "total_steps")  # of the epoch
-_KEYS = {"y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "units", "running", "seen"}
-_KEYS |= set(_COUNTERS)
+_KEYS = ("y", "beta", "k", "start_norm", "last_norm", "epoch", "latest", "seen", "units", "running")
+_WHERE = "state_dict['powalm']"
+_KINDS = tuple(
+    f"{kind} of the {of}" for kind in ("equality", "inequality") for of in ("parameters", "batch")
+)
+_WORDS = {
+    "sigma": SIGMAS,
+    "coupling": ("all", "block"),
+    "blocks": _KINDS,
+}  # settings that are words
 
 
 class Parts(NamedTuple):
@@ -30,6 +53,46 @@ class Parts(NamedTuple):
     window: BatchWindow
 
 
+def settings(parts: Parts) -> dict[str, Any]:
+    """Return what gives saved multipliers their meaning: the rule, and the kinds of the blocks."""
+    dual, blocks, units = parts.dual, parts.blocks, parts.units
+    names = ("nu", "omega", "sigma", "beta_max", "y_max", "sufficient_decrease")
+    return {
+        **{name: getattr(dual, name) for name in names},
+        "beta_1": None if units.steps else dual.beta_1,
+        "sigma_1": units.sigma_1,
+        "coupling": blocks.coupling,
+        "blocks": {block.name: _kind(block) for block in (*blocks.static, *blocks.batch)},
+        "scales": dict(blocks.given),
+        "margin": blocks.margin.settings(),
+    }
+
+
+def _kind(block: Block) -> str:
+    return _KINDS[2 * block.inequality + (block.fn is None)]
+
+
+def _encoded(value: Any, name: str) -> Any:
+    """Return settings with an index for every word, so that states compare as numbers."""
+    if isinstance(value, dict):
+        return {
+            key: _encoded(entry, name if name in _WORDS else key) for key, entry in value.items()
+        }
+    return _WORDS[name].index(value) if name in _WORDS else value
+
+
+def _decoded(value: Any, name: str, where: str) -> Any:
+    """Return saved settings in words."""
+    if isinstance(value, Mapping):
+        names = {key: name if name in _WORDS else key for key in value}
+        return {key: _decoded(value[key], names[key], f"{where}[{key!r}]") for key in value}
+    if name not in _WORDS:
+        return value
+    if check_count(value, where) >= len(_WORDS[name]):
+        refuse(where, f"be less than {len(_WORDS[name])}", value)
+    return _WORDS[name][value]
+
+
 def save(parts: Parts) -> dict[str, Any]:
     """Return only tensors, numbers and names, so that the state loads with weights_only=True."""
     constraints, blocks, dual = parts.constraints, parts.blocks, parts.dual
@@ -41,36 +104,99 @@ def save(parts: Parts) -> dict[str, Any]:
     state["seen"] = constraints.seen_entries(names)
     state["units"] = parts.units.state_dict()
     state["running"] = parts.estimate.state_dict()
+    state["margin"] = blocks.margin.state_dict()
+    state["settings"] = _encoded(settings(parts), "")
     return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
 
 
-def prepare_load(state: Mapping[str, Any], parts: Parts) -> Callable[[], None]:
-    """Check a saved state against the blocks; the returned function loads it.
+def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) -> Callable[[], None]:
+    """Check every entry of a saved state; the returned function loads it, and cannot fail.
 
-    A missing, unknown or resized block raises.
+    Args:
+        state: what `save` returned.
+        parts: the objects to load it into.
+        strict: raise if the settings of the saved run are not those of this one.
     """
-    blocks = parts.blocks
-    missing = _KEYS - state.keys() if isinstance(state, dict) else _KEYS
-    if missing:
-        raise ValueError(f"state_dict['powalm'] must have {min(missing)!r}, got {state!r}")
-    blocks.check_names([*state["epoch"], *state["latest"], *state["running"]])
-    units = parts.units.restored(state["units"])
-    y = None if state["y"] is None else blocks.pack(state["y"])
-    restored = units.restored_dual(parts.dual, {**state, "y": y}, blocks)
-    sums = {name: Tally(*pair) for name, pair in state["epoch"].items()}
-    tracks = {name: Track(Tally(*t[:2]), *t[2:]) for name, t in state["running"].items()}
-    latest, seen = dict(state["latest"]), dict(state["seen"])
-    counters = {name: state[name] for name in _COUNTERS}
+    blocks, units, dual = parts.blocks, parts.units, parts.dual
+    added = ("settings", "margin")  # states of earlier versions have none
+    needed = (*_KEYS, *_COUNTERS, *(added if strict else ()))
+    check_keys(state, _WHERE, needed, () if strict else added)
+    if strict:
+        where = f"{_WHERE}['settings']"
+        check_same(_decoded(state["settings"], "", where), settings(parts), where)
+    y = None if state["y"] is None else _checked_y(state["y"], parts, strict)
+    numbers = checked_numbers(state, _WHERE, dual.beta_max, strict)
+    if y is None:
+        for name, first in (("k", 1), ("start_norm", 0.0), ("last_norm", math.inf)):
+            if numbers[name] != first:
+                refuse(f"{_WHERE}[{name!r}]", f"be {first} as long as y is None", numbers[name])
+    found = checked_units(
+        state["units"], f"{_WHERE}['units']", blocks.sizes, samples(blocks.params), y is not None
+    )
+    if (found["steps"] > 0) != (units.steps > 0):
+        kinds = "a given beta_1", "measured units"
+        ours, theirs = kinds[units.steps > 0], kinds[found["steps"] > 0]
+        raise ValueError(f"{_WHERE}['units'] must have {ours} as in this run, got {theirs}")
+    counters, sums = parts.epoch.checked_state(state, _WHERE), _checked_sums(state, parts)
+    margin = blocks.margin.checked_state(
+        state.get("margin", {}), f"{_WHERE}['margin']", blocks.batch, counters["total_steps"]
+    )
+    units = units.restored(found)
+    restored = units.restored_dual(dual, {**numbers, "y": y}, blocks)
 
     def load() -> None:
         parts.dual.take_over(restored)
-        parts.constraints.restore([block.name for block in blocks.batch], sums, latest, seen)
+        names = [block.name for block in blocks.batch]
+        parts.constraints.restore(names, sums["epoch"], sums["latest"], sums["seen"])
         parts.epoch.restore(**counters)
         parts.units.take_over(units)
-        parts.estimate.restore(tracks)
+        parts.estimate.restore(sums["running"])
+        blocks.margin.load_state_dict(margin)
         parts.window.clear()
 
     return load
+
+
+def _checked_y(pieces: Any, parts: Parts, strict: bool) -> Tensor:
+    """Return the multipliers of all blocks as one vector."""
+    blocks, found = parts.blocks, []
+    pieces = check_items(pieces, f"{_WHERE}['y']", blocks.sizes, lambda piece, _: piece)
+    inequality = blocks.inequality
+    kinds = {} if inequality is None else blocks.split(inequality)
+    for name, size in blocks.sizes.items():
+        if name not in pieces:
+            raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
+        where = f"constraint {name!r} in state_dict"
+        args = size, kinds.get(name), parts.dual.y_max, strict
+        found.append(checked_multipliers(pieces[name], where, *args).to(blocks.device))
+    return torch.cat(found) if found else torch.zeros(0, device=blocks.device)
+
+
+def _checked_sums(state: Mapping[str, Any], parts: Parts) -> dict[str, dict[str, Any]]:
+    """Return the sums, latest values, seen entries and running averages of the batch blocks."""
+    device, batch = parts.blocks.device, {block.name: block for block in parts.blocks.batch}
+    averaged = {name for name, b in batch.items() if not b.latest} if parts.estimate.on else set()
+    wanted = {"epoch": batch, "latest": batch, "seen": batch, "running": averaged}
+    found: dict[str, dict[str, Any]] = {}
+    for key, names in wanted.items():
+        where = f"{_WHERE}[{key!r}]"
+        given = check_items(state[key], where, names, lambda entry, _: entry)
+        if given or key == "seen":  # else no batch has come yet
+            check_keys(given, where, names)
+        found[key] = {}
+        for name, entry in given.items():
+            block, place = batch[name], f"{where}[{name!r}]"
+            if key == "epoch":
+                found[key][name] = checked_tally(entry, place, block).to(device)
+            elif key == "running":
+                found[key][name] = checked_track(entry, place, block).to(device)
+            else:
+                shape = (block.size or 0,)
+                entry = check_tensor(entry, place, shapes=[shape], mask=key == "seen")
+                found[key][name] = entry.to(device)
+    for name in found["running"].keys() & found["epoch"].keys():
+        found["running"][name].tally.check_size(found["epoch"][name])
+    return found
 
 
 class SavedMultipliers(Inspection):
@@ -84,8 +210,9 @@ class SavedMultipliers(Inspection):
         """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
         return save(self._stateful())
 
-    def _prepare_powalm(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        return prepare_load(state, self._stateful())
+    def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
+        """Check our part of a state dict; the returned function loads it, and cannot fail."""
+        return prepare_load(state, self._stateful(), strict)
 
     def _stateful(self) -> Parts:
         parts = self.constraints, self.blocks.ready(), self.dual, self.epoch

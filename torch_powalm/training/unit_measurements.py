@@ -99,7 +99,8 @@ class UnitMeasurements:
         name, self.pending = str(self.pending), None
         grads = [p.grad for p in params]
         present = [grad for grad in grads if grad is not None]
-        self.change[name] = [sharded_norm(*present) / math.sqrt(size)]
+        self.change[name] = []
+        self._note(self.change, name, sharded_norm(*present) / math.sqrt(size))
         self.reached[name] = [
             i for i, g in enumerate(grads) if g is not None and sharded_norm(g) > 0
         ]
@@ -109,7 +110,7 @@ class UnitMeasurements:
         """Measure G_b and ‖x_b‖, given .grad of the loss alone and its norm."""
         self._note_pulls([p.grad for p in params])
         if self.measuring:
-            self.at = self.at or _samples(params)
+            self.at = self.at or samples(params)
             self.rates.append(self.rate)
             for name, indices in self.reached.items():
                 size = sharded_norm(*[params[i].detach() for i in indices])
@@ -130,7 +131,7 @@ class UnitMeasurements:
         """Measure how far the x_b have gone in the first steps."""
         far = [
             math.sqrt(p.numel() / max(1, len(a))) * norm(b - a)
-            for p, a, b in zip(params, self.at, _samples(params), strict=True)
+            for p, a, b in zip(params, self.at, samples(params), strict=True)
         ]
         self.moves = {n: math.hypot(*[far[i] for i in ids]) for n, ids in self.reached.items()}
         self.at = []
@@ -142,6 +143,8 @@ class UnitMeasurements:
     def _note(self, lengths: dict[str, list[float]], name: str, length: float) -> None:
         """Remember all measurements of the first steps, later those of the last updates."""
         seen = lengths.setdefault(name, [])
+        if not math.isfinite(length):
+            return
         if not self.measuring:
             del seen[: 1 - MEMORY]
         seen.append(length)
@@ -151,7 +154,7 @@ def _present(grads: Sequence[Tensor | None], indices: Iterable[int]) -> list[Ten
     return [grad for i in indices if (grad := grads[i]) is not None]
 
 
-def _samples(params: Sequence[Tensor]) -> list[Tensor]:
+def samples(params: Sequence[Tensor]) -> list[Tensor]:
     """Return evenly spaced entries of every parameter; none of one that is sharded."""
     return [
         p.new_empty(0)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from torch_powalm.functional import norm
 from torch_powalm.prox import Proximable
-from torch_powalm.training.block_vector import BlockVector, full_precision
+from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.sharded_tensors import add_to_shards, full, sharded_norm
+from torch_powalm.training.full_precision import full_precision
 
 
 def vjp(

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from torch_powalm.state_checks import check_keys, refuse
+from torch_powalm.training.checkpoint_checks import load_bytes
 from torch_powalm.training.optimizer import PowerALMOptimizer
 
 
@@ -37,6 +39,9 @@ class MultiplierState:
         return {"powalm": content.getvalue()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the bytes with `PowerALMOptimizer.load_powalm_state_dict`."""
-        state = torch.load(io.BytesIO(state_dict["powalm"]), weights_only=True)
+        """Check the bytes and load them with `PowerALMOptimizer.load_powalm_state_dict`."""
+        content = check_keys(state_dict, "state_dict", ["powalm"])["powalm"]
+        if not isinstance(content, bytes):
+            refuse("state_dict['powalm']", "be bytes", content)
+        state = load_bytes(content, "state_dict['powalm']")
         self.optimizer.load_powalm_state_dict(state)

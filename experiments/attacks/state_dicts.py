@@ -1,0 +1,222 @@
+"""Mutated state dicts of trainings and solves: each is refused by name, or loaded as it is.
+
+A load that raises must change nothing. After a load that succeeds, the state must be exactly what
+the mutated one says, and the next steps and the update must be finite or raise FloatingPointError
+(a learning rate of 1e300 is a number like any other).
+"""
+
+import copy
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.attacks.mutations import mutated
+from torch_powalm import ConstraintRegistry, MultiplierState, PowerALMOptimizer, Problem, power_alm
+
+F64 = torch.float64
+BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "automatic": {},
+    "automatic, known length": {"total_steps": 40},
+    "given": {"beta_1": 0.5, "omega": 1.2, "y_max": 10.0, "beta_max": 100.0},
+    "paper": {"beta_1": {"rows": 1.0, "rate": 2.0, "loss": 0.5}, "sigma": "paper", "nu": 0.6},
+    "blocks": {"beta_1": 1.0, "coupling": "block", "updates": 4},
+    "warm-up": {"beta_1": 1.0, "warm_up": 9, "on_nonfinite": "skip"},
+}
+
+
+class Training:
+    """A small training with a block of each kind.
+
+    Args:
+        base: name of the base.
+        settings: name of the settings.
+    """
+
+    def __init__(self, base: str, settings: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.data = torch.randn(60, 6, 3, generator=generator, dtype=F64)
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(F64)
+        with torch.no_grad():
+            for p in self.model.parameters():
+                p.copy_(0.5 * torch.randn(p.shape, generator=generator, dtype=F64))
+        constraints, model = ConstraintRegistry(), self.model
+        constraints.equality("rows", lambda: model[0].weight.square().sum(1) - 1)
+        constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.2)
+        constraints.inequality("loss", size=2)
+        self.base = BASES[base](model.parameters())
+        self.optimizer = PowerALMOptimizer(self.base, constraints, **SETTINGS[settings])
+        self.done = 0
+
+    def closure(self) -> Tensor:
+        """Evaluate the next batch."""
+        self.optimizer.zero_grad()
+        out = self.model(self.data[self.done % len(self.data)])
+        count = torch.tensor([3.0, 3.0], dtype=F64)
+        rate = torch.stack([out[:, 0].sigmoid().sum(), out.new_tensor(6.0)])
+        loss = self.optimizer.augment(
+            out.square().mean(), rate=rate, loss=(out.tanh().mean(0), count)
+        )
+        loss.backward()
+        return loss
+
+    def advance(self, steps: int) -> None:
+        """Train."""
+        for _ in range(steps):
+            self.optimizer.step(self.closure)
+            self.done += 1
+
+    def finite(self) -> bool:
+        """Whether parameters and multipliers are finite."""
+        tensors = [*self.model.parameters(), self.optimizer.dual.y]
+        numbers = [self.optimizer.dual.beta, self.optimizer.dual.last_norm]
+        return all(bool(t.isfinite().all()) for t in tensors) and not any(map(math.isnan, numbers))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two nested states are equal to the last bit; types of numbers may differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return (isinstance(a, Tensor) and a.numel() == 1 and float(a) == b) or (
+            isinstance(b, Tensor) and b.numel() == 1 and float(b) == a
+        )
+    return bool(a == b) or (a != a and b != b)
+
+
+class FindingError(Exception):
+    """A mutated state that was loaded wrong, or refused without a name."""
+
+
+_STATES: dict[tuple[str, str, int], dict[str, Any]] = {}  # of trainings that have been run
+
+
+def _trained(base: str, settings: str, steps: int) -> Training:
+    """Return a training after some steps; the same one again costs a load."""
+    training, key = Training(base, settings), (base, settings, steps)
+    if key not in _STATES:
+        training.advance(steps)
+        state = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+        _STATES[key] = copy.deepcopy(state)
+    else:
+        training.model.load_state_dict(_STATES[key]["model"])
+        training.optimizer.load_state_dict(copy.deepcopy(_STATES[key]["optimizer"]))
+    training.done = steps
+    return training
+
+
+def attack_training(rng: random.Random) -> str:
+    """Mutate one state dict of a training, and return what became of it."""
+    base, settings = rng.choice(list(BASES)), rng.choice(list(SETTINGS))
+    source = _trained(base, settings, rng.choice([0, 1, 7, 22, 30]))
+    target = _trained(base, settings, rng.choice([0, 3, 25]))
+    state = copy.deepcopy(source.optimizer.state_dict())
+    where = rng.choice(["powalm", "powalm", "whole", "sharded"])
+    if where == "sharded":
+        what, part = mutated(state["powalm"], rng)
+        loader = target.optimizer.load_powalm_state_dict
+        wanted = part
+    elif where == "powalm":
+        what, part = mutated(state["powalm"], rng)
+        state = wanted = {**state, "powalm": part}
+        loader = target.optimizer.load_state_dict
+    else:
+        what, state = mutated({k: v for k, v in state.items()}, rng)
+        wanted, loader = state, target.optimizer.load_state_dict
+    label = f"{base}, {settings}, {where}: {what}"
+    before = copy.deepcopy(target.optimizer.state_dict())
+    try:
+        loader(copy.copy(wanted))
+    except ValueError as error:
+        if "state_dict" not in str(error) and "constraint" not in str(error):
+            raise FindingError(f"{label}: refused without a name: {error}") from error
+        if not same(before, target.optimizer.state_dict()):
+            raise FindingError(f"{label}: refused, but the state has changed") from error
+        target.advance(1)
+        return "refused"
+    except Exception as error:
+        raise FindingError(f"{label}: {type(error).__name__} {error}") from error
+    return _check_loaded(target, wanted, where == "sharded", label)
+
+
+def _check_loaded(target: Training, wanted: Any, ours_alone: bool, label: str) -> str:
+    """Raise unless what was loaded is what the state said, and training goes on."""
+    found = target.optimizer.state_dict()
+    if "powalm" not in wanted and not ours_alone:
+        return "loaded without multipliers, with a warning"
+    ours = wanted if ours_alone else wanted["powalm"]
+    if not same(ours, found["powalm"]):
+        raise FindingError(f"{label}: loaded, but not as it is")
+    try:
+        target.advance(2)
+        target.optimizer.update_multipliers()
+        target.advance(1)
+    except FloatingPointError:
+        return "loaded, then stopped by name"
+    except Exception as error:
+        raise FindingError(f"{label}: loaded, then {type(error).__name__} {error}") from error
+    if not target.finite():
+        raise FindingError(f"{label}: loaded, then not finite")
+    return "loaded"
+
+
+def attack_bytes(rng: random.Random) -> str:
+    """Damage the bytes of a MultiplierState."""
+    training = Training("adam", "given")
+    training.advance(5)
+    multipliers = MultiplierState(training.optimizer)
+    content = bytearray(multipliers.state_dict()["powalm"])
+    before = copy.deepcopy(training.optimizer.state_dict())
+    for _ in range(rng.choice([1, 1, 3, 50])):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    damaged = bytes(content[: rng.choice([len(content), len(content), len(content) // 2])])
+    try:
+        multipliers.load_state_dict({"powalm": damaged})
+    except ValueError:
+        pass
+    except Exception as error:
+        raise FindingError(f"bytes: {type(error).__name__} {error}") from error
+    if not same(before, training.optimizer.state_dict()):
+        raise FindingError("bytes: loaded wrong")
+    return "refused"
+
+
+def attack_solution(rng: random.Random) -> str:
+    """Mutate the state of a solve."""
+    problem = Problem(
+        lambda x: 1e3 * (x - 1).square().sum(),
+        equality=lambda x: (x @ x - 1).reshape(1),
+        inequality=lambda x: 300 * x[:2] - 0.5,
+    )
+    x = torch.tensor([0.3, 0.2, 0.7], dtype=F64)
+    state = power_alm(problem, x, max_outer=2, nu=0.8).state
+    what, bad = mutated(state, rng)
+    try:
+        solution = power_alm(problem, x, state=bad, nu=0.8, max_outer=3)
+    except (ValueError, TypeError) as error:
+        if "state" not in str(error):
+            raise FindingError(f"solution: {what}: {error}") from error
+        return "refused"
+    except Exception as error:
+        raise FindingError(f"solution: {what}: {type(error).__name__} {error}") from error
+    if not bool(solution.x.isfinite().all() and solution.y.isfinite().all()):
+        raise FindingError(f"solution: {what}: not finite")
+    return "loaded"
+
+
+ATTACKS = {"training": attack_training, "bytes": attack_bytes, "solution": attack_solution}
