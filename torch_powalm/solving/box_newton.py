@@ -1,4 +1,4 @@
-"""Minimization of small piecewise quadratic functions on a box, without evaluations of a problem."""
+"""Minimization of small piecewise quadratic functions on a box; no problem is evaluated."""
 
 from __future__ import annotations
 
@@ -75,13 +75,15 @@ def _newton(H: Tensor, grad: Tensor, free: Tensor) -> Tensor | None:
     L, info = torch.linalg.cholesky_ex(H)
     pivots = L.diagonal()
     if info.item() == 0 and float(pivots.amin()) ** 2 > _FLATTEST * float(pivots.amax()) ** 2:
-        return -torch.cholesky_solve(grad.unsqueeze(1), L).squeeze(1)
+        newton: Tensor = torch.cholesky_solve(-grad.unsqueeze(1), L).squeeze(1)
+        return newton
     if not bool(H.isfinite().all()):
         return None
     values, vectors = torch.linalg.eigh(H)
     steep = values.abs()
     steep = steep.clamp(min=max(_FLATTEST * float(steep.max()), 1e-300))
-    return -(vectors @ ((vectors.T @ grad) / steep))
+    modified: Tensor = vectors @ ((vectors.T @ -grad) / steep)
+    return modified
 
 
 def _search(

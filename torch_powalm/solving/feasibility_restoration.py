@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.prox import Bounded, Proximable
 from torch_powalm.prox.broadcasting import expand_like
-from torch_powalm.dual import DualState
 from torch_powalm.solvers import PANOC, run
 from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
-from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.problem import Problem
+from torch_powalm.solving.subproblem import Subproblem
+from torch_powalm.solving.termination import DescentMonitor
 
 _DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
 _NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
@@ -186,10 +187,11 @@ def _violation(problem: Problem, x: Tensor) -> tuple[float, Tensor]:
     return norm(v), at.gradient(v)
 
 
-class _HalfSquare:
+class _HalfSquare(DescentMonitor):
     """½‖(A(x), max(B(x), 0))‖², its smallest value so far and the point of that value."""
 
     def __init__(self, problem: Problem, x: Tensor) -> None:
+        super().__init__(is_bounded=True)
         self.problem = problem
         self.lowest, self.best = math.inf, x
 
@@ -203,13 +205,10 @@ class _HalfSquare:
             self.lowest, self.best = value, x
         return value, grad
 
-    def observe(self, x: Tensor, psi_x: float, f_x: float) -> None:
+    def observe(self, x: Any, psi_x: float, f_x: float) -> None:
         """Take an evaluation of the modeled function into account."""
         if psi_x < self.lowest:
             self.lowest, self.best = psi_x, x
-
-    def is_low(self, psi_x: float) -> bool:
-        return False
 
 
 def _modeled(problem: Problem, x: Tensor, half_square: _HalfSquare) -> Subproblem:

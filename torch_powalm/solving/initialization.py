@@ -26,8 +26,7 @@ _OPTIONAL = ("x", "scales", "nu", "sigma")
 # p: pull of the penalty at x_1 relative to that of the objective; q: factor by which the violation
 # has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with
 # a weak penalty they run to poor local minima; first-order methods pay for stiffness in iterations.
-import os
-_STIFF, _SOFT = (float(os.environ.get("PP","10")), 0.04), (1.0, 1e-3)
+_STIFF, _SOFT = (10.0, 0.04), (1.0, 1e-3)
 
 
 class Start(NamedTuple):

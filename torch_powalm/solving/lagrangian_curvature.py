@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ _DIFFERENCE = 1e-7  # length of a difference, relative to an entry of x or to th
 _DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (Powell 1978)
 _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as long as x
 _FEWEST = 20  # steps before differences replace the secants
+_RUNNING = ("B", "is_guess", "by_differences", "steps", "rejected", "period")
 _REJECTED = 4  # steps refused in a row that show that the secants are misleading
 
 
@@ -45,6 +48,14 @@ class LagrangianCurvature:
         self.by_differences = False
         self.steps, self.rejected = 0, 0  # since B was measured; in a row
         self.period = max(_FEWEST, x.numel())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that continues this one needs."""
+        return {name: getattr(self, name) for name in _RUNNING}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the curvature of another run."""
+        self.__dict__.update({name: state[name] for name in _RUNNING})
 
     def step(
         self, at: Expansion, w: Tensor, dual: DualState, radius: float
@@ -136,6 +147,7 @@ def is_small(g: Proximable, x: Tensor, constraints: int) -> bool:
 
 def bounds_of(g: Proximable, x: Tensor) -> tuple[Tensor, Tensor]:
     """Bounds of every entry of x, flat."""
-    assert isinstance(g, Bounded) and isinstance(g.bounds, tuple)
+    assert isinstance(g, Bounded)
+    assert isinstance(g.bounds, tuple)
     lower, upper = (expand_like(bound, x) + torch.zeros_like(x) for bound in g.bounds)
     return lower.reshape(-1), upper.reshape(-1)

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from torch_powalm.solving.functions import Calls, Constraint, Function, Objective, dense_rows
 
-@runtime_checkable
-class Objective(Protocol):
-    """A hand-written f whose value and gradient share work."""
+__all__ = ["Calls", "Constraint", "Function", "Objective", "Oracle", "Point"]
 
-    def value_and_grad(self, x: Tensor) -> tuple[float | Tensor, Tensor]:
-        """f(x) and ∇f(x)."""
-
-
-@runtime_checkable
-class Constraint(Protocol):
-    """A hand-written A or B."""
-
-    def values(self, x: Tensor) -> Tensor:
-        """The vector A(x)."""
-
-    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
-        """J(x)ᵀw in the shape of x."""
-
-
-Function: TypeAlias = Callable[[Tensor], Tensor]
 # What math.sqrt, math.log or a division raise; torch returns nan or inf there.
 OUTSIDE_DOMAIN = (ArithmeticError, ValueError)
-
-
-@dataclass
-class Calls:
-    """Number of evaluations of f, ∇f and the constraints."""
-
-    function: int = 0
-    gradient: int = 0
-    constraint: int = 0
-
-    def add(self, other: Calls) -> None:
-        """Add the counts of a run."""
-        self.function += other.function
-        self.gradient += other.gradient
-        self.constraint += other.constraint
 
 
 class Oracle:
@@ -145,30 +111,14 @@ class Point:
             return torch.full_like(self.x, math.nan)
 
     def jacobian(self) -> Tensor:
-        """J(x), with x flat and one row per constraint; nan where it is not defined."""
-        J = self.x.new_full((len(self.r), self.x.numel()), math.nan)
+        """J(x), one row for every constraint, with x flat; nan where it is not defined."""
         try:
-            rows = [r for block in self._oracle.blocks for r in self._rows(*block)]
+            rows = dense_rows(self.x, self._oracle.blocks, self.sizes, self._oracle.calls)
         except OUTSIDE_DOMAIN:
-            return J
-        return torch.cat(rows) if rows else J
-
-    def _rows(self, plain: Function | None, by_hand: Constraint | None) -> list[Tensor]:
-        x = self.x
-        if by_hand is not None:
-            if hasattr(by_hand, "jacobian"):
-                return [by_hand.jacobian(x)]
-            unit = torch.eye(len(by_hand.values(x)), dtype=x.dtype, device=x.device)
-            return [by_hand.vjp(x, e).reshape(1, -1) for e in unit]
-        leaf = x.detach().requires_grad_()
-        with torch.enable_grad():
-            r = plain(leaf)
-            entries = r.unbind()
-        rows = []
-        for i, entry in enumerate(entries):
-            (row,) = torch.autograd.grad(entry, leaf, retain_graph=i + 1 < len(entries))
-            rows.append(row.reshape(1, -1))
-        return rows
+            rows = []
+        if rows:
+            return torch.cat(rows)
+        return self.x.new_full((len(self.r), self.x.numel()), math.nan)
 
     def _evaluate(self) -> None:
         """Evaluate; nan where the functions raise because x is outside their domain."""

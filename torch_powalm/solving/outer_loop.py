@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import phi, violation
-from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
+from torch_powalm.result import InnerResult, OuterRecord, Records, Solution, Status
 from torch_powalm.solvers.base import InnerRun
 from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
@@ -18,6 +19,7 @@ from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
 from torch_powalm.solving.oracle import Point
+from torch_powalm.solving.outer_record import outer_record
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.settings import Settings, solver_at
 from torch_powalm.solving.subproblem import Subproblem
@@ -59,7 +61,7 @@ class OuterLoop:
         settings: tolerances, limits, inner solver, and which rules apply.
         budget: calls and seconds spent by the run.
         scales: how `problem` was scaled; None if it was not.
-        tol: first inner tolerance of a run that continues another one; None for a new run.
+        state: `Solution.state` of a run to continue; None for a new run.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class OuterLoop:
         settings: Settings,
         budget: Budget,
         scales: Scales | None = None,
-        tol: float | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
@@ -95,13 +97,15 @@ class OuterLoop:
         self.restoration = FeasibilityRestoration(
             original, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
         )
-        if tol is not None:
-            self.tolerance.value = tol
         self.point = start  # the last one certified
         self.records = Records()
         automatic = settings.solver is None and settings.lam is None
         small = automatic and is_small(problem.g, at.x, len(at.r))
         self.curvature = LagrangianCurvature(problem, at.x) if small else None
+        if state is not None:
+            self.tolerance.value = state["tol"]
+        if state is not None and self.curvature is not None and state.get("curvature"):
+            self.curvature.load_state_dict(state["curvature"])
         self.interrupted = False
         self._current = _Iteration()
 
@@ -177,7 +181,7 @@ class OuterLoop:
         if self.interrupted:
             termination.end(Status.INTERRUPTED)
         self.tolerance.advance(dual)
-        self.records.append(_record(step, point, inner, self.budget))
+        self.records.append(outer_record(step, point, inner, self.budget))
         return self.records[-1]
 
     def restore_feasibility(self) -> None:
@@ -245,22 +249,3 @@ class OuterLoop:
                 **self.dual.state_dict(),
             },
         )
-
-
-def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:
-    spent = budget.spent
-    return OuterRecord(
-        k=step.k,
-        primal_residual=point.residuals.primal,
-        dual_residual=point.residuals.dual,
-        objective=point.objective,
-        beta=step.beta,
-        sigma=step.sigma,
-        y_norm=step.y_norm,
-        inner_iterations=inner.iterations,
-        inner_status=inner.status,
-        function_calls=spent.function,
-        gradient_calls=spent.gradient,
-        seconds=budget.seconds,
-        multiplier=point.multiplier,
-    )
