@@ -5,6 +5,8 @@ from torch_powalm.certification.certificate import Certificate, CertifiedEntry
 from torch_powalm.certification.certify import certify
 from torch_powalm.certification.held_out import HeldOut
 from torch_powalm.certification.kinds import Mean, Rates
+from torch_powalm.certification.stationarity import stationarity
+from torch_powalm.certification.trade_off import TradeOff, Trained, trade_off
 from torch_powalm.dual import DualState
 from torch_powalm.result import (
     ConstraintWarning,
@@ -53,6 +55,8 @@ __all__ = [
     "Residuals",
     "Solution",
     "Status",
+    "TradeOff",
+    "Trained",
     "TrainingResiduals",
     "Violation",
     "certify",
@@ -65,6 +69,8 @@ __all__ = [
     "save_checkpoint",
     "solvers",
     "solving",
+    "stationarity",
+    "trade_off",
     "training",
     "zoo",
 ]

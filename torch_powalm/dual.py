@@ -39,8 +39,8 @@ class DualState:
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
         beta_1: first penalty, > 0.
         omega: growth of the penalty, ≥ 1.
-        sigma: dual step rule: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or
-            "pi" (σ = σ_1 on r itself: β is the proportional and σ_1 the integral gain).
+        sigma: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or "pi" (σ = σ_1 on
+            r itself: β is the proportional and σ_1 the integral gain).
         sigma_1: first dual step of the last three rules, ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
         y_max: largest absolute entry of y, > 0.
@@ -152,6 +152,11 @@ class DualState:
         if q < 1 and (w := self.weight(r)) is not None:
             value += (1 - q) * torch.dot(w, r).item()  # linear beyond `far`
         return value
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """Return what `weight` depends on besides β, ν, the groups and `far`, all scaled."""
+        names = {"y": self._y, "lower": self._lower, "w_min": self._w_min}
+        return {**names, "scale": self.scale, "inequality": self.inequality}
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""

@@ -53,7 +53,9 @@ def test_counts_must_be_counts(value, message):
         (Mean(0, 1), torch.tensor([math.inf]), "values of 'missed' must be finite .*, got inf"),
         (Mean(0, 1), torch.zeros(0), "group 0 of 'missed' must have samples, got none"),
         (Mean(0, 1), [torch.ones(1)] * 2, "values of 'missed' must be 1 vectors .*, got 2"),
+        (Mean(0, 1, (0.1, 0.2)), torch.ones(3), "bound of 'missed' must have 1 entries, got 2"),
         (Rates(), torch.tensor([0.5]), "values of 'missed' must be 0 or 1, got 0.5"),
+        (Rates(), torch.tensor([1.0]), "bound of 'missed' must be stated in Rates, got None"),
         (Rates(0.1), (torch.tensor([0.0]), torch.tensor([0.0])), "group 0 of 'missed' must have"),
         (
             Rates(0.1),

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from tests.lightning.small_module import Stop, trainer
-from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm import Certificate, ConstraintRegistry, HeldOut, PowerALMOptimizer, Rates
 from torch_powalm.lightning import FeasibleCheckpoint, PowerALMCallback, feasible_loss
 from torch_powalm.training.checkpoint_io import last_checkpoint
 
@@ -244,3 +244,49 @@ def test_a_crashed_training_resumes_to_the_same_best_model(best, saving, tmp_pat
     with pytest.raises(KeyError, match="crash"):
         run("crashed", Stop(3))
     assert run("crashed", ckpt_path=last_checkpoint(tmp_path / "crashed")) == straight
+
+
+class Certified(Scripted):
+    """A scripted module whose held-out errors, of 1,000, are what the script says."""
+
+    def measure(self, batch):
+        errors = self.script[self.current_epoch][1]
+        return {"bound": torch.tensor([1.0] * errors + [0.0] * (1000 - errors))}
+
+    def now(self):
+        return self.script[self.current_epoch][0] + 0 * self.p.sum(), 0 * self.p
+
+
+def certified_run(script, tmp_path, data, **settings):
+    module = Certified(script, validate=True)
+    held_out = HeldOut(module.measure, data, kinds={"bound": Rates(bound=0.05)})
+    best = FeasibleCheckpoint(certified=held_out, dirpath=tmp_path)
+    run = trainer(PowerALMCallback(), best, **{"max_epochs": len(script), **settings})
+    return module, best, run
+
+
+def test_the_best_model_is_one_whose_certificate_holds(tmp_path):
+    script = [(0.1, 40), (0.9, 10), (0.7, 20), (0.2, 200)]  # 40 errors of 1,000 are too many
+    module, best, run = certified_run(script, tmp_path, [0])
+    run.fit(module, ONE, ONE)
+    kept = torch.load(best.best_model_path, weights_only=False)
+    assert float(kept["state_dict"]["p"]) == 2.0
+    assert best.certificate.holds
+    assert best.certificate.confidence == pytest.approx(1 - 0.05 / 4)
+    (path,) = tmp_path.glob("*.certificate.json")
+    assert Certificate.load(path) == best.certificate
+    assert module.training
+    assert best.state_dict()["judged"] == 4
+
+
+def test_certified_refuses_what_it_cannot_judge(tmp_path):
+    with pytest.raises(TypeError, match="certified must be a HeldOut, got list"):
+        FeasibleCheckpoint(certified=[0])
+    data = [torch.zeros(3, 1)]
+    module, _, run = certified_run([(0.1, 10)] * 2, tmp_path, data)
+    module.constraints.margin_data.append(data)
+    with pytest.raises(ValueError, match="loader must have no samples of the margins' held-out"):
+        run.fit(module, ONE, ONE)
+    module, _, run = certified_run([(0.1, 10)] * 2, tmp_path, [0], max_epochs=-1, max_steps=1)
+    with pytest.raises(ValueError, match="max_epochs must be given with certified, got -1"):
+        run.fit(module, ONE, ONE)

@@ -6,6 +6,7 @@ from torch import nn
 
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.functional import grad_phi
+from torch_powalm.training.epoch_residual import epoch_residual
 
 
 def model():
@@ -83,8 +84,10 @@ def test_penalties_by_block_are_those_of_a_sum_with_one_norm_per_block(nu):
     optimizer.zero_grad()
     (x - 1).square().sum().backward()
     optimizer.step()
-    r = optimizer.blocks.split(optimizer.blocks.epoch_residual({}))
-    w = optimizer.blocks.split(optimizer.dual.weight(optimizer.blocks.epoch_residual({})))
+    r = optimizer.blocks.split(epoch_residual(optimizer.blocks, optimizer.constraints, {}))
+    w = optimizer.blocks.split(
+        optimizer.dual.weight(epoch_residual(optimizer.blocks, optimizer.constraints, {}))
+    )
     violated = {"sphere": r["sphere"].detach(), "low": r["low"].detach().clamp(min=0)}
     for name, value in violated.items():
         expected = beta[name] * grad_phi(value, nu)

@@ -29,7 +29,7 @@ def solve(base, units, total=1.0, cap=0.2):
         loss.backward()
         optimizer.step()
         schedule.step()
-    return loss.item(), optimizer.report()
+    return loss.item(), optimizer.report(), optimizer
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,25 @@ def solve(base, units, total=1.0, cap=0.2):
 )
 def test_a_price_is_what_one_unit_of_a_bound_costs_in_loss(base, units):
     a, b, c = units
-    _, report = solve(base, units)
+    _, report, optimizer = solve(base, units)
     # x = (0.2, 0.05 − 0.4, …): y_total = −0.65 from x_2 and x_3, y_cap = 2 − 0.2 + 0.65.
     assert report["total"].price == pytest.approx(-0.65 * c / a, rel=1e-4)
     assert report["cap"].price == pytest.approx(2.45 * c / b, rel=1e-4)
     assert (report["loose"].status, report["loose"].price) == ("inactive", 0.0)
     h = 1e-2  # the loss is quadratic in the bounds, so central differences are exact
     for name, bound, factor in (("total", 1.0, a), ("cap", 0.2, b)):
-        (less, _), (more, _) = (solve(base, units, **{name: bound + s * h}) for s in (-1, 1))
-        assert report[name].price == pytest.approx((less - more) / (2 * h * factor), rel=1e-3)
+        (less, *_), (more, *_) = (solve(base, units, **{name: bound + s * h}) for s in (-1, 1))
+        slope = (less - more) / (2 * h * factor)
+        assert report[name].price == pytest.approx(slope, rel=1e-3)
+        (price,) = optimizer.prices()[name]
+        assert price.low <= price.value <= price.high
+        assert price.value == pytest.approx(slope, rel=1e-2)
+
+
+def test_prices_need_a_positive_number_of_updates():
+    _, _, optimizer = solve("sgd", (1.0, 1.0, 1.0))
+    with pytest.raises(ValueError, match="last must be a positive integer, got 0"):
+        optimizer.prices(last=0)
+    (all_updates,) = optimizer.prices(last=1000)["cap"]
+    (few,) = optimizer.prices(last=3)["cap"]
+    assert all_updates.high - all_updates.low > few.high - few.low

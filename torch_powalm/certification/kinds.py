@@ -79,12 +79,13 @@ class Mean:
     Args:
         low: smallest possible value of a sample.
         high: largest possible value of a sample; a mean without one cannot be bounded.
-        bound: largest mean allowed; the block's value is mean − bound.
+        bound: largest mean allowed, a number or one for each entry; the block's value is mean −
+            bound.
     """
 
     low: float
     high: float
-    bound: float = 0.0
+    bound: float | Sequence[float] = 0.0
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
@@ -95,12 +96,16 @@ class Mean:
 
     def quantities(self, block: Block, batches: Sequence[Any], tolerance: float) -> list[Quantity]:
         """Return one quantity for each entry of an inequality, two for each one of an equality."""
+        size = block.size or 0
         if block.from_statistics is not None:
             raise ValueError(
                 f"kind of {block.name!r} must be Rates for a block with from_statistics, got Mean"
             )
+        bounds = self.bound if isinstance(self.bound, Sequence) else [self.bound] * size
+        if len(bounds) != size:
+            raise ValueError(f"bound of {block.name!r} must have {size} entries, got {len(bounds)}")
         found = []
-        for values in per_entry(block, batches):
+        for values, bound in zip(per_entry(block, batches), bounds, strict=True):
             smallest, largest = float(values.min()), float(values.max())
             if not (self.low <= smallest and largest <= self.high):
                 got = smallest if smallest < self.low else largest
@@ -109,5 +114,5 @@ class Mean:
             for side in (1, -1) if not block.inequality else (1,):
                 low, high = sorted((side * self.low, side * self.high))
                 x = (side * values.to(torch.float64)).numpy()
-                found.append(mean_quantity(x, low, high, tolerance + side * self.bound))
+                found.append(mean_quantity(x, low, high, tolerance + side * bound))
         return found

@@ -10,7 +10,7 @@ from torch_powalm.certification.binomial_bounds import Counts, RateFunction
 from torch_powalm.certification.optional_scipy import load
 
 _MOST_SAMPLES = 10**12  # more would be enough, but that is no help
-_HALVINGS = 25  # of the search for an allowance
+_HALVINGS = 14  # of the search for an allowance
 
 
 @dataclass(frozen=True)

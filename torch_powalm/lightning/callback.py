@@ -148,6 +148,10 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         """Log violations as in validation."""
         self._log_observed(trainer, pl_module, "test/")
 
+    def registries(self) -> list[ConstraintRegistry]:
+        """Return the registries of the wrapped optimizers, each once."""
+        return list(dict.fromkeys(o.constraints for o in self._optimizers))
+
     def max_violation(self) -> float:
         """Return the largest current violation over all blocks; inf before the first batch."""
         found = [o.constraints.violations() for o in self._optimizers]
@@ -182,7 +186,7 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
         metrics: dict[str, float] = {}
         converged = []
         for optimizer in due:
-            dual_residual = optimizer.epoch.gradient_norm
+            dual_residual = float(optimizer.epoch.gradient_norm)
             record = optimizer.update_multipliers()
             converged.append(
                 record.primal_residual <= (math.inf if self.eps_A is None else self.eps_A)

@@ -7,6 +7,7 @@ Both parts use the same weight w = y + β∇φ(r), where r is the vector of all 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,13 +15,11 @@ from torch import Tensor
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
-from torch_powalm.prox import Proximable
-from torch_powalm.result import TrainingResiduals
+from torch_powalm.training.augmented_loss import AugmentedLoss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import (
     BatchValues,
     BatchWindow,
-    Call,
     Tallies,
     carries_gradient,
     with_graph_of,
@@ -29,12 +28,13 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.on_device.device_state import DeviceState
 from torch_powalm.training.running_estimate import RunningEstimate
+from torch_powalm.training.update_reading import UpdateReading, read_now
 from torch_powalm.training.vector_jacobian import (
     add_to_grad,
     check_reach,
     source_of_nonfinite,
-    stationarity,
     vjp,
 )
 
@@ -68,6 +68,21 @@ class AugmentedGradient:
         self.units, self.estimate, self.epoch = units, estimate, epoch
         self.on_nonfinite = on_nonfinite
         self.window = BatchWindow()
+        self._device: DeviceState | None = None
+
+    @property
+    def device(self) -> DeviceState | None:
+        """What waits on the device until the next update; None if steps are checked at once."""
+        if not self.blocks.deferred:
+            return None
+        if self._device is None:
+            self._device = DeviceState(self.blocks, self.dual, self.units, self.epoch)
+        return self._device
+
+    @property
+    def weigh(self) -> Callable[[Tensor], Tensor | None]:
+        """The function that returns w = y + β∇φ(r), None or not finite if r is not finite."""
+        return self.dual.weight if self.device is None else self.device.tensors.weight
 
     def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
         """Return the loss with the gradient of loss + ⟨w, A⟩ for the values A of the batch."""
@@ -77,7 +92,7 @@ class AugmentedGradient:
         if not blocks.batch:
             return loss
         self.window.notice_cleared(blocks.params, blocks.sharded)
-        seen = proxy
+        seen, device = proxy, self.device
         if self.ranks.size > 1:
             seen, reported, whole = self.ranks.sums(proxy, reported, whole, device=blocks.device)
             parts *= self.ranks.size  # undone by the mean of the gradients over ranks
@@ -94,19 +109,24 @@ class AugmentedGradient:
             self.units.measure_batch(loss, blocks, blocks.split_batch(A_batch), self.ranks)
         if not self.dual.started:
             self.start(r)
-        w = self.dual.weight(r)
-        finite = w is not None or self.is_finite(r)
-        if reported is not seen:
-            finite &= self.is_finite(blocks.join(static, blocks.batch_values(reported)))
-        if w is None or not finite:  # on_nonfinite="skip": step() sees a nan gradient and skips
-            w = torch.full_like(r, math.nan)
+        w = self.weigh(r)
+        told = None if reported is seen else blocks.batch_values(reported)
+        finite = True
+        if device is not None and w is not None:
+            w = device.spoil(w, A_batch, told)
+        else:
+            finite = w is not None or self.is_finite(r)
+            if told is not None:
+                finite &= self.is_finite(blocks.join(static, told))
+            if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
+                w = torch.full_like(r, math.nan)
         w = w[blocks.static_size :] if blocks.static else w
         alone = finite and self.units.pending is not None
         if alone:
             w = self.units.probe(blocks.split_batch(A_batch))
         call = self.window.add(seen, reported)
         w = w * parts if parts > 1 else w
-        augmented: Tensor = _Augmented.apply(loss, A_batch, w, call, alone)
+        augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
         return augmented
 
     def inject(self, batch: Tallies) -> bool:
@@ -118,7 +138,7 @@ class AugmentedGradient:
         blocks = self.blocks
         if not blocks.static or self.window.is_injected:
             return True
-        params = self.blocks.params
+        params, device = self.blocks.params, self.device
         if not blocks.verified:
             check_reach(blocks, params)
             self.check_ranks()
@@ -127,20 +147,36 @@ class AugmentedGradient:
         if self.units.measuring or self.units.due_static:
             self.units.measure_static(blocks)
             if self.units.measuring:
-                return self.is_finite(r)
+                return self.is_finite(r) if device is None else device.note_static(r)
         if not self.dual.started:
             self.start(r)
-        w = self.dual.weight(r)
+        w = self.weigh(r)
+        if device is not None:
+            device.note_static(r)
         if w is None or A_static is None or not self.dual.started:
-            return self.is_finite(r)
+            return device is not None or self.is_finite(r)
         grads = vjp(A_static, params, w[: blocks.static_size] if blocks.batch else w)
         self.window.mark_injected(add_to_grad(params, grads, blocks.sharded))
         return True
 
     def start(self, r: Tensor) -> None:
         """Start the multipliers at the first finite r, once the units are known."""
-        if not self.units.measuring and not self.epoch.warming and self.is_finite(r):
+        if self.units.measuring or self.epoch.warming:
+            return
+        if self.device is not None:
+            self.device.start(r)
+        elif self.is_finite(r):
             self.units.start(self.dual, self.blocks, r)
+
+    def forget_done(self) -> None:
+        """Forget the batches whose gradients were cleared."""
+        self.window.forget_done()
+        if self._device is not None:
+            self._device.guard.forgive()
+
+    def read(self, r: Tensor) -> UpdateReading:
+        """Return what an update sees, given the residual of the epoch."""
+        return read_now(self.blocks, r) if self.device is None else self.device.read_update(r)
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""
@@ -165,7 +201,7 @@ class AugmentedGradient:
         parts = max(1, self.window.parts) * self.ranks.size
         return {name: t.divided(parts) for name, t in sums.items()}
 
-    def measure(self, units: AutomaticUnits | None) -> float:
+    def measure(self, units: AutomaticUnits | None) -> Any:
         """Return the norm of .grad; nan if it is not finite and on_nonfinite is "skip".
 
         A gradient that is too long for the base is shortened.
@@ -175,6 +211,8 @@ class AugmentedGradient:
         """
         params = self.blocks.params
         grads = [p.grad for p in params if p.grad is not None]
+        if self.device is not None and grads:
+            return self.device.measure(grads, params)
         now = sharded_norm(*grads) if self.blocks.sharded else norm(*grads)
         if math.isfinite(now):
             if not self.blocks.sizes:
@@ -192,23 +230,6 @@ class AugmentedGradient:
             raise FloatingPointError(f"{source} must be finite, got nan or inf")
         return math.nan
 
-    def residuals(self, terms: dict[Tensor, Proximable]) -> TrainingResiduals:
-        """Return the norms of the gradient and the constraints, given convex terms by parameter."""
-        A_static, r = self.residual(self.window.sums(self.blocks.ready().batch)[0])
-        if not self.dual.started:
-            self.start(r)
-        w = self.dual.weight(r)
-        if w is None:
-            self.is_finite(r)
-            return TrainingResiduals(math.nan, math.nan)
-        params = self.blocks.params
-        extra: list[Tensor | None] = [None] * len(params)
-        if A_static is not None and not self.window.is_injected:
-            extra = vjp(A_static, params, w[: self.blocks.static_size])
-        asked = self.blocks.margin.in_steps(r, self.blocks.sizes, -1)
-        primal = math.hypot(*[v.norm for v in self.blocks.violations(asked).values()])
-        return TrainingResiduals(stationarity(params, extra, terms), primal)
-
     @torch.no_grad()
     def check_ranks(self) -> None:
         """Raise if a parameter-only block is not the same on all ranks."""
@@ -224,22 +245,3 @@ class AugmentedGradient:
             name = self.blocks.not_finite(r)
             raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
         return False
-
-
-class _Augmented(torch.autograd.Function):
-    """The loss, with the gradient of loss + ⟨w, A⟩; backward marks the call as done."""
-
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Call, alone: bool) -> Tensor:
-        """Return the loss with its value unchanged; without its gradient if A stands alone."""
-        ctx.save_for_backward(w)
-        ctx.call, ctx.alone = call, alone
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        """Return the gradients with respect to loss and A."""
-        ctx.call.done = True
-        (w,) = ctx.saved_tensors
-        loss_grad = torch.zeros_like(grad) if ctx.alone else grad
-        return loss_grad, grad.to(w.dtype) * w, None, None, None

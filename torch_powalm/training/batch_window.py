@@ -36,8 +36,12 @@ def read_batch(
     strict: Mapping[str, BatchValue] | None,
     samples: float,
     window: Sequence[Mapping[str, BatchValue | ProxyValue]] | None,
+    deferred: bool = False,
 ) -> BatchValues:
-    """Check the arguments of `augment` and turn them into sums."""
+    """Check the arguments of `augment` and turn them into sums.
+
+    If `deferred`, numbers on the device are not checked, but turned into nan where they are wrong.
+    """
     if samples != 1.0:
         check_samples(samples)
     for name, value in values.items():
@@ -45,20 +49,20 @@ def read_batch(
             if strict and name in strict:
                 raise ValueError(f"strict of {name!r} must not be given twice, got a ProxyValue")
             strict = {**(strict or {}), name: value.strict}
-    proxy = tallies(blocks, values, samples, "augment")
+    proxy = tallies(blocks, values, samples, "augment", deferred)
     reported = proxy
     if strict:
         for name in strict:
             if name not in values:
                 raise KeyError(f"strict has no batch constraint {name!r}{_hint(name, values)}")
-        reported = tallies(blocks, {**values, **strict}, samples, "strict")
+        reported = tallies(blocks, {**values, **strict}, samples, "strict", deferred)
     if window is None:
         return BatchValues(proxy, reported, proxy, 1)
     if samples != 1.0:
         raise ValueError(f"samples must be 1 with window (use (value, count)), got {samples!r}")
     if not window:
         raise ValueError("window must have at least one micro-batch, got none")
-    parts = [tallies(blocks, part, samples, "window") for part in window]
+    parts = [tallies(blocks, part, samples, "window", deferred) for part in window]
     return BatchValues(proxy, reported, total(parts), len(parts))
 
 
@@ -67,6 +71,7 @@ def tallies(
     values: Mapping[str, BatchValue | ProxyValue],
     samples: float,
     caller: str,
+    deferred: bool = False,
 ) -> Tallies:
     """Read the values of all batch blocks; a missing or unknown name raises."""
     found = {}
@@ -74,7 +79,7 @@ def tallies(
         if block.name in values:
             value = values[block.name]
             found[block.name] = tally(
-                block, value.proxy if isinstance(value, ProxyValue) else value, samples
+                block, value.proxy if isinstance(value, ProxyValue) else value, samples, deferred
             )
     if len(values) > len(found):
         unknown = min(values.keys() - found)

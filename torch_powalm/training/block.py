@@ -190,8 +190,11 @@ def _from_statistics(block: Block, total: Tensor) -> Tensor:
     return value
 
 
-def tally(block: Block, value: BatchValue, samples: float) -> Tally:
-    """Read the value of a block in one batch: a tensor, (tensor, count), or statistics."""
+def tally(block: Block, value: BatchValue, samples: float, deferred: bool = False) -> Tally:
+    """Read the value of a block in one batch: a tensor, (tensor, count), or statistics.
+
+    A count out of range raises; if `deferred`, it makes the value nan instead.
+    """
     if block.from_statistics is not None:
         return Tally(block.flat(value, None, "'s statistics"), 1.0)
     if not isinstance(value, tuple):
@@ -207,7 +210,11 @@ def tally(block: Block, value: BatchValue, samples: float) -> Tally:
         raise ValueError(
             f"count of {block.name!r} must have {len(total)} entries, got {len(count)}"
         )
-    if not bool(((count >= 0) & count.isfinite()).all()):
+    valid = (count >= 0) & count.isfinite()
+    if deferred:
+        count = torch.where(valid, count, torch.nan)
+        return Tally(torch.where(count == 0, 0.0, total) * count, count.nan_to_num(nan=1.0))
+    if not bool(valid.all()):
         raise ValueError(
             f"count of {block.name!r} must be nonnegative and finite, got {count.tolist()}"
         )

@@ -17,6 +17,7 @@ from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
 from torch_powalm.training.full_precision import full_precision
 from torch_powalm.training.given_units import given_scales
 from torch_powalm.training.margin import Margin
+from torch_powalm.training.on_device.mode import check_mode, is_deferred, largest_rate
 from torch_powalm.training.optimizer_protocol import check_params
 from torch_powalm.training.registry import ConstraintRegistry
 
@@ -35,6 +36,7 @@ class BlockVector:
         optional: whether there may be no blocks.
         factors: factors of the blocks in the penalty, by name; None for 1.
         margin: how much stricter the multipliers see the inequalities; None for 0.
+        check_finite: "every_step", "at_update", or "auto" (the first on the CPU).
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class BlockVector:
         optional: bool = False,
         factors: Mapping[str, float] | None = None,
         margin: Margin | None = None,
+        check_finite: str = "every_step",
     ) -> None:
         if not isinstance(constraints, ConstraintRegistry):
             got = type(constraints).__name__
@@ -55,6 +58,7 @@ class BlockVector:
         if isinstance(owns, str):
             raise TypeError(f"owns must be a sequence of names, got {owns!r}")
         self._base, self._constraints, self.coupling = base, constraints, coupling
+        self._check_finite = check_mode(check_finite)
         self._owns = None if owns is None else list(owns)
         self._optional, self._factors = optional, factors
         self.margin = Margin(0.0, None, constraints) if margin is None else margin
@@ -63,7 +67,8 @@ class BlockVector:
         self.batch: list[Block] = []
         self.sizes: dict[str, int] = {}
         self.static_size = 0
-        self.device = torch.device("cpu")
+        self.device = self.host = torch.device("cpu")  # of the values, and of the multipliers
+        self.deferred = False  # checks wait for the next update, so that a step reads nothing
         self.sharded = False  # parameters are split over processes, so values may be too
         self.given: dict[str, float] = {}  # scales that need no measurement
         self.inequality: Tensor | None = None  # mask of the inequalities; None if there are none
@@ -80,9 +85,9 @@ class BlockVector:
         return [p for group in self._base.param_groups for p in group["params"]]
 
     @property
-    def rate(self) -> float:
-        """The largest learning rate of the base; 1 if it has none."""
-        return max((float(group.get("lr", 1.0)) for group in self._base.param_groups), default=1.0)
+    def rate(self) -> Any:
+        """The largest learning rate of the base; 1 if it has none. If deferred, maybe a tensor."""
+        return largest_rate(self._base, self.deferred, self.device)
 
     def ready(self) -> "BlockVector":
         """Return self, with sizes known; raise if another optimizer owns one of the blocks."""
@@ -111,6 +116,7 @@ class BlockVector:
             raise ValueError("constraints must have at least one block, got none")
         check_params(params)
         self.device, self.sharded = params[0].device, any(is_sharded(p) for p in params)
+        self._choose_host()
         self.static = [blocks[name] for name in names if blocks[name].fn is not None]
         self.batch = [blocks[name] for name in names if blocks[name].fn is None]
         self.given = given_scales([blocks[name] for name in names], self._factors)
@@ -118,10 +124,10 @@ class BlockVector:
             sizes = {name: len(value) for name, value in self.static_values().items()}
         self.static_size = sum(sizes.values())
         sizes |= {block.name: block.size or 0 for block in self.batch}
-        kinds = torch.tensor([block.inequality for block in (*self.static, *self.batch)])
-        if kinds.any():
+        kinds = [block.inequality for block in (*self.static, *self.batch)]
+        if any(kinds):
             lengths = torch.tensor(list(sizes.values()))
-            self.inequality = kinds.repeat_interleave(lengths).to(self.device)
+            self.inequality = torch.tensor(kinds).repeat_interleave(lengths).to(self.host)
         self.margin.start((*self.static, *self.batch), sizes)
         self._constraints.claim(names, self)
         self.sizes, self._learned = sizes, True
@@ -130,10 +136,16 @@ class BlockVector:
         """Return the same blocks for another base; these are not ready any more."""
         other = copy.copy(self)
         other._base = base
+        other._choose_host()
         if self._learned:
             self._constraints.claim(self.names, other)
         self._handed_over = True
         return other
+
+    def _choose_host(self) -> None:
+        self.deferred = is_deferred(self._check_finite, self.device, self._base)
+        self.host = torch.device("cpu") if self.deferred else self.device
+        self.inequality = None if self.inequality is None else self.inequality.to(self.host)
 
     def mark_verified(self) -> None:
         """Record that every parameter-only block depends on a parameter."""
@@ -168,9 +180,9 @@ class BlockVector:
 
     def split_batch(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the pieces of a vector of the batch blocks by name."""
-        sizes = [self.sizes[block.name] for block in self.batch]
         names = [block.name for block in self.batch]
-        return dict(zip(names, torch.split(vector, sizes), strict=True))
+        pieces = torch.split(vector, [self.sizes[name] for name in names])
+        return dict(zip(names, pieces, strict=True))
 
     def join(self, static: Tensor | None, batch: Tensor | None) -> Tensor:
         """Return the whole vector from its two parts; a part is None if it has no blocks."""
@@ -178,8 +190,9 @@ class BlockVector:
             return static.detach()
         if static is None and batch is not None:
             return batch.detach()
-        parts = [part.detach() for part in (static, batch) if part is not None]
-        return torch.cat(parts) if parts else torch.zeros(0, device=self.device)
+        if static is None or batch is None:
+            return torch.zeros(0, device=self.device)
+        return torch.cat([static.detach(), batch.detach()])
 
     def epoch_sums_with(self, seen: Tallies) -> Tallies:
         """Return the sums of the epoch including this step; statistics of another shape raise."""
@@ -187,34 +200,21 @@ class BlockVector:
         added = {name for name in past if not self._constraints.blocks[name].latest}
         return {name: past[name].plus(t) if name in added else t for name, t in seen.items()}
 
-    def epoch_residual(self, exact: Mapping[str, Tensor]) -> Tensor:
-        """Return r at the end of an epoch, with exact values or averages for batch blocks."""
-        for name in exact:
-            if name not in {block.name for block in self.batch}:
-                raise KeyError(f"update_multipliers has no batch constraint {name!r}")
-        sums, values = self._constraints.epoch_sums(self.sizes), []
-        for block in self.batch:
-            if block.name in exact:
-                values.append(block.flat(exact[block.name], block.size).detach())
-                self._constraints.mark_seen(block.name, torch.ones_like(values[-1]) > 0)
-            elif block.name in sums:
-                values.append(sums[block.name].value(block))
-            else:
-                raise RuntimeError(
-                    f"update_multipliers has seen no batch of {block.name!r} since the last update"
-                )
-        batch = torch.cat(values).to(self.device) if values else None
-        return self.join(self.evaluate() if self.static else None, batch)
-
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the pieces of a vector by block name."""
         return dict(zip(self.sizes, torch.split(vector, list(self.sizes.values())), strict=True))
 
-    def violations(self, vector: Tensor) -> dict[str, Violation]:
-        """Return the violation by block name."""
-        blocks, seen = self._constraints.blocks, self._constraints.seen
+    def seen(self) -> dict[str, Tensor]:
+        """Return which entries of the batch blocks have been in any batch."""
+        return self._constraints.seen_entries([block.name for block in self.batch])
+
+    def violations(
+        self, vector: Tensor, seen: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Violation]:
+        """Return the violation by block name, given or finding out which entries were seen."""
+        blocks, masks = self._constraints.blocks, self.seen() if seen is None else seen
         pieces = self.split(vector).items()
-        return {name: blocks[name].violation(v, seen(name)) for name, v in pieces}
+        return {name: blocks[name].violation(v, masks.get(name)) for name, v in pieces}
 
     def not_finite(self, vector: Tensor) -> str:
         """Return the name of the first block with an entry that is not finite."""

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from torch_powalm.state_checks import check_count, check_number
+from torch_powalm.training.on_device.tensor_formulas import running_norm
 
 _MEMORY = 0.9  # weight of the past in the running norm of the augmented gradient
 
@@ -23,7 +27,7 @@ class EpochStatistics:
     """
 
     steps: int = 0
-    gradient_norm: float = math.inf
+    gradient_norm: float | Tensor = math.inf  # a tensor while it waits on the device
     skipped: int = 0
     total_steps: int = 0
     warm_up: int = 0
@@ -38,11 +42,17 @@ class EpochStatistics:
         """Whether multipliers may not start yet."""
         return self.total_steps < self.warm_up
 
-    def follow(self, gradient_norm: float) -> bool:
+    def follow(self, gradient_norm: float | Tensor) -> bool:
         """Update the running gradient norm; return False without a change if the new one is nan."""
+        past = self.gradient_norm
+        if isinstance(gradient_norm, Tensor) or isinstance(past, Tensor):
+            now = torch.as_tensor(gradient_norm)
+            past = past if isinstance(past, Tensor) else torch.full_like(now, past)
+            self.gradient_norm = running_norm(past, now, _MEMORY)
+            return True
         if math.isnan(gradient_norm):
             return False
-        past = self.gradient_norm if math.isfinite(self.gradient_norm) else gradient_norm
+        past = past if math.isfinite(past) else gradient_norm
         self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * gradient_norm
         return True
 
@@ -54,6 +64,11 @@ class EpochStatistics:
     def count_skipped(self) -> None:
         """Count a skipped step or update."""
         self.skipped += 1
+
+    def leave_out(self, steps: int) -> None:
+        """Count steps that turn out to have been skipped."""
+        self.skipped += steps
+        self.steps, self.total_steps = self.steps - steps, self.total_steps - steps
 
     def is_due(
         self,
@@ -76,7 +91,7 @@ class EpochStatistics:
         if lam is not None:
             if not lam > 0:
                 raise ValueError(f"lam must be positive, got {lam!r}")
-            return self.gradient_norm <= lam * inverse_penalty
+            return float(self.gradient_norm) <= lam * inverse_penalty
         counts = {"steps": steps, "epochs": epochs, "steps_per_epoch": steps_per_epoch}
         for name, every in counts.items():
             if every is not None and every < 1:

@@ -8,6 +8,6 @@ import torch
 
 def full_precision(device: torch.device) -> AbstractContextManager[Any]:
     """Turn autocast off: in low precision, constraints and their gradients would be too noisy."""
-    if torch.is_autocast_enabled(device.type):
+    if device.type != "meta" and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     """Return an optimizer that continues with another base; the old one raises from now on."""
+    if old.gradient.device is not None:
+        old.gradient.device.read()
     new = copy.copy(old)  # shares the multipliers, the units and the counters
     new.set_base(base)
     new.prox = ProxTerms(dict(old.prox), base)
@@ -25,6 +27,10 @@ def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     new.units.set_base(new.schedule.measuring_steps, sgd, remeasures=not searching)
     new.estimate.turn(new.units.steps > 0 and not searching)
     new.blocks = old.blocks.hand_over(base)
+    new.units.defer(new.blocks.deferred)
+    if new.dual.started and new.dual.y.device != new.blocks.host:
+        state = {**new.dual.state_dict(), "y": new.dual.y.to(new.blocks.host)}
+        new.dual.take_over(new.units.restored_dual(new.dual, state, new.blocks))
     parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.ranks
     new.gradient = AugmentedGradient(*parts, old.gradient.on_nonfinite)
     new.monitor = Monitor(new)

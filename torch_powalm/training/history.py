@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ class HistoryRow:
         record: what `update_multipliers` returned.
         multipliers: norm of the multipliers after the update, by block.
         loss: mean of the losses logged since the last row; nan if there is none.
+        entries: multipliers of the entries of blocks that are not large, by block.
     """
 
     step: int
     record: DualRecord
     multipliers: Mapping[str, float]
     loss: float = math.nan
+    entries: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values by column."""
@@ -75,11 +77,16 @@ class History:
         self._loss_sum += value
         self._losses += 1
 
-    def add(self, record: DualRecord, multipliers: Mapping[str, float]) -> None:
+    def add(
+        self,
+        record: DualRecord,
+        multipliers: Mapping[str, float],
+        entries: Mapping[str, tuple[float, ...]],
+    ) -> None:
         """Add a row after an update."""
         loss = self._loss_sum / self._losses if self._losses else math.nan
         self._loss_sum, self._losses = 0.0, 0
-        self.rows.append(HistoryRow(self._epoch.total_steps, record, multipliers, loss))
+        self.rows.append(HistoryRow(self._epoch.total_steps, record, multipliers, loss, entries))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary of plain values per update."""

@@ -116,9 +116,8 @@ class Margin:
         self.pieces, self.measured_at, self.shifts = found, steps_done, dict(found)
         for block, value in values.items():
             if block.name in found and block.name in self.proxies:
-                # The proxy is above or below the true value; the penalty must not see this bias.
                 proxy = self.proxies[block.name].value(block).to(value)
-                self.shifts[block.name] = found[block.name] + value - proxy
+                self.shifts[block.name] = _without_bias(found[block.name], value, proxy)
 
     def in_updates(self, r: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """Return r of a multiplier update plus the margins."""
@@ -172,6 +171,17 @@ class Margin:
             self.pieces, self.shifts = dict(state["pieces"]), dict(state["shifts"])
             self.proxies = {name: Tally(*pair) for name, pair in state["proxies"].items()}
             self.measured_at = state["measured_at"]
+
+
+def _without_bias(margin: Tensor, value: Tensor, proxy: Tensor) -> Tensor:
+    """Return what to add to a proxy so that the penalty asks for the margin, and for no more.
+
+    A proxy above the true value makes the penalty push on where the stricter bound is met already.
+    So its bias is removed there, and kept where the violation is as large as the margin.
+    """
+    excess = (value + margin).clamp(min=0)
+    share = torch.where(excess < margin, 1 - excess / margin.clamp(min=1e-30), 0.0)
+    return margin + torch.where(excess > 0, share, 1.0) * (value - proxy)
 
 
 def _joined(pieces: Mapping[str, Tensor], r: Tensor, sizes: Mapping[str, int]) -> Tensor:

@@ -3,15 +3,16 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord
 from torch_powalm.training.history import History
 from torch_powalm.training.signals import Signals
+from torch_powalm.training.update_reading import UpdateReading
 
 if TYPE_CHECKING:
     from torch_powalm.training.optimizer import PowerALMOptimizer
+
+_RECORDED = 1000  # multipliers that the history holds at every update; not of more
 
 
 class Monitor:
@@ -32,17 +33,20 @@ class Monitor:
             optimizer.base,
         )
 
-    def after_update(self, record: DualRecord, r: Tensor) -> DualRecord:
+    def after_update(self, record: DualRecord, reading: UpdateReading) -> DualRecord:
         """Return the record of an update with its signals, and add it to the history.
 
         Args:
             record: the update.
-            r: the residual that it saw.
+            reading: what it saw.
         """
         blocks = self.blocks
-        multipliers = {}
+        multipliers, entries = {}, {}
         if record.k < self.dual.k:  # not skipped
-            record = replace(record, signals=self.signals.judge(record.k, r))
+            record = replace(record, signals=self.signals.judge(record.k, reading))
             multipliers = {name: norm(y) for name, y in blocks.split(self.dual.y).items()}
-        self.history.add(record, multipliers)
+            if len(self.dual.y) <= _RECORDED:
+                y = blocks.split(self.dual.y.cpu())
+                entries = {name: tuple(piece.tolist()) for name, piece in y.items()}
+        self.history.add(record, multipliers, entries)
         return record

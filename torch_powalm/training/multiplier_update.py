@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
+from torch_powalm.training.epoch_residual import epoch_residual
 from torch_powalm.training.state_dict import SavedMultipliers
 
 if TYPE_CHECKING:
@@ -32,18 +33,22 @@ class MultiplierUpdate(SavedMultipliers):
         waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
         if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps and not self.units.change:
-                blocks.epoch_residual(exact)  # raises if a batch is missing
+                epoch_residual(blocks, self.constraints, exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})
-        asked = blocks.epoch_residual(exact)
-        violations = blocks.violations(asked)
-        r = self._tightened(asked)
-        if self.gradient.is_finite(r):
+        residual = epoch_residual(blocks, self.constraints, exact)
+        reading = self.gradient.read(residual)
+        violations = blocks.violations(reading.r, reading.seen)
+        if self.gradient.device is not None:
+            for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
+                self.monitor.signals.report(signal)
+        r, all_left_out = self._tightened(reading.r), self.epoch.steps == 0 < steps[0]
+        if self.gradient.is_finite(r) and not all_left_out and not self.units.measuring:
             if not dual.started:
-                self.gradient.start(r)
+                self.units.start(dual, blocks, r)
             growth = settled = None
             if dual.scale is not None and self.units.steps:
-                self.units.follow_rate(blocks.rate)
+                self.units.follow_rate(reading.rate)
                 self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 settled = self.units.settled(r, blocks.inequality)
@@ -52,8 +57,8 @@ class MultiplierUpdate(SavedMultipliers):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
-        record = self.monitor.after_update(record, r)
-        latest = blocks.split(asked)
+        record = self.monitor.after_update(record, reading._replace(r=r))
+        latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record

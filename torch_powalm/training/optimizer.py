@@ -64,6 +64,9 @@ class PowerALMOptimizer(MultiplierUpdate):
         owns: names of the blocks that belong to this optimizer; None for all.
         on_nonfinite: what to do with a value or gradient that is not finite: "raise", or "skip"
             the step or update and count it in `epoch.skipped`.
+        check_finite: when this is noticed: "every_step", "at_update" (steps read nothing from the
+            device, change nothing if a value is not finite, and the next update says so), or
+            "auto": "every_step" on the CPU, "at_update" on an accelerator.
         warm_up: number of first steps without multipliers; their gradient is that of the loss.
         process_group: the processes that average their gradients; None for the default group.
         margin: how much stricter the multipliers see inequalities, ≥ 0: a number, numbers by name,
@@ -98,6 +101,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         prox: Mapping[Tensor, Proximable] | None = None,
         owns: Sequence[str] | None = None,
         on_nonfinite: str = "raise",
+        check_finite: str = "auto",
         warm_up: int = 0,
         process_group: Any = None,
         margin: Margins = 0.0,
@@ -129,6 +133,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         self.blocks = BlockVector(
             *(base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)),
             Margin(margin, held_out, constraints),
+            check_finite,
         )
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
@@ -157,7 +162,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             **values: for every batch block a tensor, (tensor, count) or additive statistics, or a
                 ProxyValue of two of them.
         """
-        batch = read_batch(self.blocks.ready().batch, values, strict, samples, window)
+        blocks = self.blocks.ready()
+        batch = read_batch(blocks.batch, values, strict, samples, window, blocks.deferred)
         self.monitor.signals.after_augment()
         return self.gradient.augmented(loss, batch)
 
@@ -190,7 +196,7 @@ class PowerALMOptimizer(MultiplierUpdate):
                 loss = closure()
             if loss is None and all(p.grad is None for p in self.params):
                 return None  # Lightning's training_step skipped this batch
-        elif not self.base.state and initializes_state(self.base):
+        elif not self.base.state and not self.epoch.total_steps and initializes_state(self.base):
             return self.base.step(**kwargs)
         blocks = self.blocks.ready()
         proxy, reported = self.gradient.window.sums(blocks.batch)
@@ -200,8 +206,12 @@ class PowerALMOptimizer(MultiplierUpdate):
             return self.gradient.window.clear()
         if not injected or not self.epoch.follow(self.gradient.measure(self.units)):
             return self._skip()
+        device, ok = self.gradient.device, None
+        if device is not None:
+            device.guard.keep(self.base, blocks.params, bool(self.prox))
+            ok = device.guard.ok
         if self.estimate.on:
-            self.estimate.follow(blocks.batch, self.gradient.per_call(proxy))
+            self.estimate.follow(blocks.batch, self.gradient.per_call(proxy), ok)
         blocks.margin.follow(proxy, reported)
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
@@ -213,12 +223,19 @@ class PowerALMOptimizer(MultiplierUpdate):
         """Apply the prox terms, do the bookkeeping of a step, and return its result."""
         if self.prox:
             self.prox.apply()
+        device = self.gradient.device
+        if device is not None:
+            device.guard.restore(self.base)
+            sums = device.guard.masked(sums, self.constraints.epoch_sums(sums))
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.monitor.signals.after_step(bool(self._managed))
         self.gradient.window.clear()
-        if self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
+        waiting = self.units.measuring or self.epoch.warming
+        if not waiting and self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
             self.update_multipliers()
+        elif device is not None and not waiting and not self.dual.started:
+            device.read_units()
         return result
 
     def _skip(self) -> None:
@@ -228,7 +245,7 @@ class PowerALMOptimizer(MultiplierUpdate):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and forget the batches they came from."""
         super().zero_grad(set_to_none)
-        self.gradient.window.forget_done()
+        self.gradient.forget_done()
 
     def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
         """Continue with another base and all state; only the returned optimizer may step."""

@@ -11,6 +11,7 @@ All private names of torch that the package uses are in this file. What breaks w
     _global_optimizer_*_hooks      global hooks are not called on the fast path
     _profiler_enabled              a profile shows no ranges of step and zero_grad on the fast path
     __code__, __wrapped__          torch wraps every step in a profiler range: 2 to 9 % of a step
+    _step_supports_amp_scaling     a step of a fused base is masked by a copy of all that it changes
     _fsdp_flattened                FSDP1 silently trains on wrong constraints
     sys._getframe                  no warning when a Lightning trainer lacks the callback
 """
@@ -209,6 +210,11 @@ def step_base(base: Optimizer, **kwargs: Any) -> Any:
     if "step" in base.__dict__ or not wrapped_by_torch or is_observed(base):
         return base.step(**kwargs)
     return step.__wrapped__(base, **kwargs)  # type: ignore[attr-defined]
+
+
+def skips_on_device(base: Optimizer) -> bool:
+    """Whether kernels of the base leave everything unchanged where `base.found_inf` is not 0."""
+    return bool(getattr(base, "_step_supports_amp_scaling", False))
 
 
 def is_observed(optimizer: Optimizer) -> bool:

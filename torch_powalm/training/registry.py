@@ -15,6 +15,7 @@ from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import BatchValue, check_samples, tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import full
+from torch_powalm.training.on_device.transfer import to_host
 from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registration import Registration
 
@@ -63,8 +64,12 @@ class ConstraintRegistry(Registration):
     @torch.no_grad()
     def violations(self, *, model: Any = None) -> dict[str, Violation]:
         """Return the current violation of each block, with the arguments of `values`."""
-        found = self._current(model).items()
-        return {name: self.blocks[name].violation(v, self.seen(name)) for name, v in found}
+        found = self._current(model)
+        masks = self.seen_entries(found)
+        if any(not value.is_cpu for value in found.values()):  # in one transfer
+            read = iter(to_host([*found.values(), *masks.values()]))
+            found, masks = {n: next(read) for n in found}, {n: next(read) for n in masks}
+        return {name: self.blocks[name].violation(v, masks.get(name)) for name, v in found.items()}
 
     def _current(self, model: Any) -> dict[str, Tensor]:
         """Return the values of the blocks, 0 for an entry that was never seen."""

@@ -60,8 +60,8 @@ class RunningEstimate:
         }
 
     @torch.no_grad()
-    def follow(self, blocks: list[Block], batch: Tallies) -> None:
-        """Move the averages by the batch of a step."""
+    def follow(self, blocks: list[Block], batch: Tallies, ok: Tensor | None = None) -> None:
+        """Move the averages by the batch of a step, unless `ok` is false on the device."""
         for block in blocks:
             if block.latest:
                 continue
@@ -70,7 +70,8 @@ class RunningEstimate:
             if track is None:
                 error = torch.zeros_like(new.value(block))
                 gain = error.new_full((), _largest_gain(block))
-                self.tracks[block.name] = Track(new.snapshot(), error, 0 * gain, gain)
+                start = Track(new.snapshot(), error, 0 * gain, gain)
+                self.tracks[block.name] = start if ok is None else _empty_unless(ok, start)
                 continue
             both = new.present(block) & track.tally.present(block)
             e = torch.where(both, new.value(block) - track.tally.value(block), 0.0)
@@ -81,7 +82,8 @@ class RunningEstimate:
             gain = torch.linalg.vector_norm(error) / spread.clamp(min=torch.finfo(e.dtype).tiny)
             gain = torch.where(spread > 0, gain, 1.0).clamp(GAIN_MIN, _largest_gain(block))
             mixed = _mix(track.tally, new, track.gain)
-            self.tracks[block.name] = Track(mixed, error, spread, gain)
+            moved = Track(mixed, error, spread, gain)
+            self.tracks[block.name] = moved if ok is None else _chosen(ok, moved, track)
 
     def turn(self, on: bool) -> None:
         """Turn averages on or off; off forgets them."""
@@ -116,12 +118,33 @@ def _largest_gain(block: Block) -> float:
     return 1.0 if block.from_statistics is None else POOLED_GAIN
 
 
+def _chosen(ok: Tensor, new: Track, old: Track) -> Track:
+    """Return the new track where `ok` is true on the device, else the old one."""
+    weight = new.tally.weight
+    if isinstance(weight, Tensor):
+        weight = torch.where(ok, weight, old.tally.weight)
+    total = torch.where(ok, new.tally.total, old.tally.total)
+    rest = [torch.where(ok, now, before) for now, before in zip(new[1:], old[1:], strict=True)]
+    return Track(Tally(total, weight), *rest)
+
+
+def _empty_unless(ok: Tensor, first: Track) -> Track:
+    """Return a first track whose sums are 0 where `ok` is false on the device."""
+    tally, total = first.tally, first.tally.total
+    weight = tally.weight if isinstance(tally.weight, Tensor) else total.new_full((), tally.weight)
+    sums = Tally(torch.where(ok, total, 0.0), torch.where(ok, weight, 0.0))
+    return first._replace(tally=sums, error=torch.zeros_like(first.error))
+
+
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:
     """Return the average moved toward a new tally."""
     old.check_size(new)
     total = torch.lerp(old.total, new.total.detach(), gain.to(old.total))
     if isinstance(old.weight, float) and isinstance(new.weight, float) and old.weight == new.weight:
         return Tally(total, old.weight)
-    before, now = (torch.as_tensor(w).to(total) for w in (old.weight, new.weight))
+    before, now = (
+        w.to(total) if isinstance(w, Tensor) else total.new_full((), w)
+        for w in (old.weight, new.weight)
+    )
     gain = torch.where(now > 0, gain.to(total), 0.0)  # an absent entry keeps its average
     return Tally(torch.lerp(old.total, new.total.detach(), gain), torch.lerp(before, now, gain))

@@ -21,8 +21,9 @@ from torch_powalm.training.automatic_units import MOVE, AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.update_reading import UpdateReading
 from torch_powalm.training.update_schedule import UpdateSchedule
-from torch_powalm.training.update_window import STREAK, UpdateWindow, sample
+from torch_powalm.training.update_window import STREAK, UpdateWindow
 
 IDLE = 2000  # steps without an update
 FEW = 10  # updates in a run
@@ -109,18 +110,22 @@ class Signals:
         if planned < FEW and (epoch.total_steps == total or not by_hand):
             self._once("few", self._blocks.names, FEW, total)
 
-    def judge(self, k: int, r: Tensor) -> tuple[str, ...]:
-        """Return the signals at an update from the residual r, after y has moved."""
+    def report(self, signal: str) -> None:
+        """Add a signal to the next record."""
+        self._pending.append(signal)
+
+    def judge(self, k: int, reading: UpdateReading) -> tuple[str, ...]:
+        """Return the signals at an update from what it has read, after y has moved."""
+        r = reading.r
         found, self._pending = self._pending, []
         self._patience = max(IDLE, 3 * self._epoch.steps)
         if self._window is None or k != self._k + 1:  # the first update, or a loaded state
             self._window = UpdateWindow(self._blocks.sizes, self._blocks.inequality)
             self._measured = {}
         self._k = k
-        self._lr.append(max(float(group.get("lr", 1.0)) for group in self._base.param_groups))
+        self._lr.append(reading.rate)
         self._lr_max = max(self._lr_max, self._lr[-1])
-        x = sample([] if self._blocks.sharded else self._blocks.params)
-        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y, x)
+        self._window.add(r, violation(r, self._blocks.inequality), self._dual.y, reading.x)
         tolerances = self.default_tolerances()
         lasting = [n for n, bound in tolerances.items() if self._window.is_lasting(n, bound)]
         self.conflicting = self._conflicts(self._window, tolerances, lasting, r)
@@ -160,7 +165,7 @@ class Signals:
         if self._units.steps:
             pulls = {name: self._pull(name, r) for name in pushed}
             held = all(pulls[n] > _STRONG * self._units.loss_pull(n) for n in stuck)
-            cancel = self._epoch.gradient_norm < _CANCEL * sum(pulls.values())
+            cancel = float(self._epoch.gradient_norm) < _CANCEL * sum(pulls.values())
             held &= cancel or window.move() >= MOVE  # else the steps are too short to tell
         else:  # the pull of the loss is not known: wait for more evidence
             held = window.is_at_rest(stuck)

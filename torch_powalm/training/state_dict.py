@@ -168,8 +168,8 @@ def _checked_y(pieces: Any, parts: Parts, strict: bool) -> Tensor:
             raise ValueError(f"state_dict must have constraint {name!r}, got {list(pieces)}")
         where = f"constraint {name!r} in state_dict"
         args = size, kinds.get(name), parts.dual.y_max, strict
-        found.append(checked_multipliers(pieces[name], where, *args).to(blocks.device))
-    return torch.cat(found) if found else torch.zeros(0, device=blocks.device)
+        found.append(checked_multipliers(pieces[name], where, *args).to(blocks.host))
+    return torch.cat(found) if found else torch.zeros(0, device=blocks.host)
 
 
 def _checked_sums(state: Mapping[str, Any], parts: Parts) -> dict[str, dict[str, Any]]:
@@ -208,7 +208,10 @@ class SavedMultipliers(Inspection):
 
     def powalm_state_dict(self) -> dict[str, Any]:
         """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
-        return save(self._stateful())
+        parts, device = self._stateful(), self.gradient.device
+        if device is not None:
+            device.read()
+        return save(parts)
 
     def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
         """Check our part of a state dict; the returned function loads it, and cannot fail."""

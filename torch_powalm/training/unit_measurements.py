@@ -11,6 +11,7 @@ All are measured in the first steps, G_b and J_b also in the step after each upd
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,11 @@ from torch import Tensor
 from torch_powalm.functional import norm
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
-from torch_powalm.training.distributed.sharded_tensors import is_sharded, sharded_norm
+from torch_powalm.training.distributed.sharded_tensors import (
+    is_sharded,
+    norm_on_device,
+    sharded_norm,
+)
 from torch_powalm.training.vector_jacobian import vjp
 
 MEMORY = 5  # updates whose measurements count
@@ -47,15 +52,37 @@ class UnitMeasurements:
         # carries only the gradient of this block, and the base does not step.
         self.pending: str | None = None
         self.alone: set[str] = set()  # blocks measured in this way
+        self.deferred = False  # lengths stay on the device until they are read
 
     @property
     def measuring(self) -> bool:
         """Whether scales and penalty are not known yet."""
         return len(self.pull) < self.steps
 
-    def follow_rate(self, rate: float) -> None:
-        """Look at the present learning rate."""
-        self.rate, self.peak = rate, max(self.peak, rate)
+    def follow_rate(self, rate: Any) -> None:
+        """Look at the present learning rate, a number or a tensor that is not read yet."""
+        self.rate = rate
+        if not isinstance(rate, Tensor):
+            self.peak = max(self.peak, rate)
+
+    def unread(self) -> list[Tensor]:
+        """Return the lengths that are still on the device."""
+        rate: Any = self.rate
+        found = [x for lengths in self._lengths() for x in lengths if isinstance(x, Tensor)]
+        return [*found, rate] if isinstance(rate, Tensor) else found
+
+    def read(self, numbers: Iterable[float]) -> None:
+        """Replace the lengths that `unread` returned by numbers, those not finite by none."""
+        left = iter(numbers)
+        for lengths in self._lengths():
+            known = [next(left) if isinstance(x, Tensor) else x for x in lengths]
+            lengths[:] = [x for x in known if math.isfinite(x)]
+        if isinstance(self.rate, Tensor):
+            self.follow_rate(next(left))
+
+    def _lengths(self) -> list[list[Any]]:
+        named = (self.change, self.pulls, self.sizes)
+        return [self.pull, self.rates, *[lengths for by in named for lengths in by.values()]]
 
     def measure_blocks(
         self, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks | None
@@ -85,7 +112,7 @@ class UnitMeasurements:
             present = [grad for grad in grads if grad is not None]
             if ranks is not None and ranks.size > 1:
                 present = ranks.averages(present)
-            self._note(self.change, name, sharded_norm(*present) / math.sqrt(len(value)))
+            self._note(self.change, name, self.length(present) / math.sqrt(len(value)))
             self.reached[name] = [i for i, grad in enumerate(grads) if grad is not None]
 
     def probe(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -100,20 +127,19 @@ class UnitMeasurements:
         grads = [p.grad for p in params]
         present = [grad for grad in grads if grad is not None]
         self.change[name] = []
-        self._note(self.change, name, sharded_norm(*present) / math.sqrt(size))
-        self.reached[name] = [
-            i for i, g in enumerate(grads) if g is not None and sharded_norm(g) > 0
-        ]
+        self._note(self.change, name, self.length(present) / math.sqrt(size))
+        lengths = [sharded_norm(g) if g is not None else 0.0 for g in grads]
+        self.reached[name] = [i for i, length in enumerate(lengths) if length > 0]
         self.alone.add(name)
 
-    def measure_pull(self, gradient_norm: float, params: Sequence[Tensor]) -> None:
+    def measure_pull(self, gradient_norm: Any, params: Sequence[Tensor]) -> None:
         """Measure G_b and ‖x_b‖, given .grad of the loss alone and its norm."""
         self._note_pulls([p.grad for p in params])
         if self.measuring:
             self.at = self.at or samples(params)
             self.rates.append(self.rate)
             for name, indices in self.reached.items():
-                size = sharded_norm(*[params[i].detach() for i in indices])
+                size = self.length([params[i].detach() for i in indices])
                 self._note(self.sizes, name, size)
             self.pull.append(gradient_norm)
 
@@ -129,21 +155,39 @@ class UnitMeasurements:
 
     def measure_moves(self, params: Sequence[Tensor]) -> None:
         """Measure how far the x_b have gone in the first steps."""
-        far = [
-            math.sqrt(p.numel() / max(1, len(a))) * norm(b - a)
+        self.take_moves([norm(move) for move in self.sampled_moves(params)])
+
+    def sampled_moves(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """Return how far sampled entries of the parameters have gone, made up for the others."""
+        return [
+            math.sqrt(p.numel() / max(1, len(a))) * (b - a)
             for p, a, b in zip(params, self.at, samples(params), strict=True)
         ]
-        self.moves = {n: math.hypot(*[far[i] for i in ids]) for n, ids in self.reached.items()}
+
+    def take_moves(self, lengths: Sequence[float]) -> None:
+        """Set d_b from the lengths of the moves of all parameters."""
+        ids = self.reached.items()
+        self.moves = {name: math.hypot(*[lengths[i] for i in indices]) for name, indices in ids}
         self.at = []
+
+    def length(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the norm of some tensors, as a 0-dim tensor if it is to stay on the device."""
+        if not self.deferred or not tensors:
+            return sharded_norm(*tensors)
+        return norm_on_device(*tensors)
+
+    def defer(self, on: bool) -> None:
+        """Leave lengths on the device until they are read, or stop to do so."""
+        self.deferred = on
 
     def _note_pulls(self, grads: Sequence[Tensor | None]) -> None:
         for name, indices in self.reached.items():
-            self._note(self.pulls, name, sharded_norm(*_present(grads, indices)))
+            self._note(self.pulls, name, self.length(_present(grads, indices)))
 
-    def _note(self, lengths: dict[str, list[float]], name: str, length: float) -> None:
+    def _note(self, lengths: dict[str, list[float]], name: str, length: Any) -> None:
         """Remember all measurements of the first steps, later those of the last updates."""
         seen = lengths.setdefault(name, [])
-        if not math.isfinite(length):
+        if not isinstance(length, Tensor) and not math.isfinite(length):
             return
         if not self.measuring:
             del seen[: 1 - MEMORY]
@@ -168,4 +212,4 @@ def _signs(value: Tensor, index: int) -> Tensor:
     """Return random signs that are the same on all ranks and after a resume."""
     generator = torch.Generator().manual_seed(index)
     bits = torch.randint(0, 2, (len(value),), generator=generator)
-    return (2 * bits - 1).to(value)
+    return (2 * bits - 1).to(value, non_blocking=True)

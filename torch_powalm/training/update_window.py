@@ -8,7 +8,6 @@ from torch import Tensor
 UPDATES = 16  # remembered
 STREAK = 10  # consecutive updates after which a state counts as lasting
 ENTRIES = 1000  # remembered per block, evenly spaced
-PARAMETERS = 100  # entries remembered per parameter, about
 
 _FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
 _REST = 0.995  # the same where less is known about the loss
@@ -112,12 +111,6 @@ class UpdateWindow:
     def _cut(self, vector: Tensor) -> Tensor:
         """Return the remembered entries of a vector like r, on the CPU."""
         return vector.detach()[self.kept.to(vector.device)].to("cpu", torch.float64)
-
-
-def sample(params: Iterable[Tensor]) -> Tensor:
-    """Return some entries of every parameter, on the CPU."""
-    kept = [p.detach().reshape(-1)[:: max(1, p.numel() // PARAMETERS)] for p in params]
-    return torch.cat([p.to("cpu", torch.float32) for p in kept]) if kept else torch.empty(0)
 
 
 def _falls_little(found: Tensor) -> Tensor:

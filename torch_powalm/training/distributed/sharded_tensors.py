@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm import functional
+from torch_powalm.training.on_device import tensor_formulas
 
 
 def full(tensor: Tensor) -> Tensor:
@@ -30,6 +31,12 @@ def full(tensor: Tensor) -> Tensor:
 def is_sharded(tensor: object) -> bool:
     """Whether a tensor is a DTensor."""
     return hasattr(tensor, "full_tensor")
+
+
+def local(tensor: Any) -> Tensor:
+    """Return this process's piece of a sharded tensor; any other tensor unchanged."""
+    piece: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return piece
 
 
 def as_shard(tensor: Tensor, p: Any) -> Tensor:
@@ -75,12 +82,34 @@ def sharded_norm(*tensors: Any) -> float:
     return math.hypot(*norms)
 
 
+def norm_on_device(*tensors: Any) -> Tensor:
+    """Return `sharded_norm` as a 0-dim tensor, without reading it; at least one is needed."""
+    plain = [t for t in tensors if not is_sharded(t)]
+    squares = [tensor_formulas.norm(*plain).square()] if plain else []
+    meshes: dict[Any, list[Tensor]] = {}
+    for t in tensors:
+        if is_sharded(t):
+            share = tensor_formulas.squares(t.to_local()) / _copies(t)
+            meshes.setdefault(t.device_mesh, []).append(share)
+    for mesh, shares in meshes.items():
+        total = torch.stack(shares).sum()
+        for dim in range(mesh.ndim):
+            torch.distributed.all_reduce(total, group=mesh.get_group(dim))
+        squares.append(total)
+    return torch.stack(squares).sum().sqrt()
+
+
 def _share(shard: Any) -> float:
     """Return this process's share of ‖shard‖², divided by the number of replicas."""
-    local = shard.to_local()
-    if local.numel() == 0:
+    piece = shard.to_local()
+    if piece.numel() == 0:
         return 0.0
+    return functional.norm(piece) ** 2 / _copies(shard)
+
+
+def _copies(shard: Any) -> int:
+    """Return the number of processes that hold the same piece."""
     copies = 1
     for dim, placement in enumerate(shard.placements):
         copies *= int(shard.device_mesh.size(dim)) if placement.is_replicate() else 1
-    return functional.norm(local) ** 2 / copies
+    return copies

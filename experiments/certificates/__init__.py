@@ -1,0 +1,1 @@
+"""Experiments on certificates: coverage, margins, test feasibility, prices and trade-offs."""

@@ -1,0 +1,183 @@
+"""Under check_finite="at_update", a value that is not finite changes nothing and is named later."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+from tests.training.test_device_reads import EVERY, Training
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm.prox import L1
+
+pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
+
+
+def momentum(params: Any, **settings: Any) -> optim.Optimizer:
+    return optim.SGD(params, momentum=0.9, **settings)
+
+
+def fused(params: Any, **settings: Any) -> optim.Optimizer:
+    return optim.Adam(params, fused=True, **settings)
+
+
+BASES = pytest.mark.parametrize("base", [optim.Adam, momentum, fused, optim.Adagrad])
+
+
+class Fragile:
+    """A training that one can spoil for a step: a value, or the gradient of the loss."""
+
+    def __init__(self, base: Any = optim.Adam, prox: bool = False, **settings: Any) -> None:
+        torch.manual_seed(0)
+        self.model, self.spoil = nn.Linear(3, 4), ""
+        constraints = ConstraintRegistry()
+        constraints.equality("static", self._static)
+        constraints.inequality("batch", size=2)
+        terms = {self.model.bias: L1(0.1)} if prox else None
+        self.optimizer = PowerALMOptimizer(
+            base(self.model.parameters(), lr=0.05),
+            constraints,
+            prox=terms,
+            check_finite="at_update",
+            **{"beta_1": 1.0, **settings},
+        )
+        self.generator = torch.Generator().manual_seed(1)
+
+    def _static(self) -> torch.Tensor:
+        value = self.model.weight.square().sum(1) - 1
+        if self.spoil == "static gradient":
+            return value + (0 * value).sqrt()
+        return value * (math.nan if self.spoil == "static" else 1.0)
+
+    def step(self, spoil: str = "") -> None:
+        self.spoil = spoil
+        out = self.model(torch.randn(5, 3, generator=self.generator))
+        value, count = out.mean(0)[:2] - 0.1, torch.tensor([1.0, 2.0])
+        if spoil == "batch":
+            value = value / torch.tensor([1.0, 0.0])
+        if spoil == "count":
+            count = -count
+        loss = (out - 1).square().mean() * (math.inf if spoil == "loss" else 1.0)
+        self.optimizer.zero_grad()
+        self.optimizer.augment(loss, batch=(value, count)).backward()
+        self.optimizer.step()
+        self.spoil = ""
+
+    def state(self) -> dict[str, Any]:
+        saved = copy.deepcopy(self.optimizer.state_dict())
+        for name in ("skipped",):
+            del saved["powalm"][name]
+        return {"model": copy.deepcopy(self.model.state_dict()), **saved}
+
+
+SPOILS = {
+    "static": "constraint 'static'",
+    "batch": "constraint 'batch'",
+    "count": "constraint 'batch'",
+    "static gradient": "gradient of constraint 'static'",
+    "loss": "gradient of the loss",
+}
+
+
+@BASES
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_step_that_is_not_finite_changes_nothing(spoil: str, base: Any) -> None:
+    training = Fragile(base, on_nonfinite="skip")
+    for _ in range(3):
+        training.step()
+    before = training.state()
+    training.step(spoil)
+    torch.testing.assert_close(training.state(), before, rtol=0, atol=0)
+    assert training.optimizer.epoch.skipped == 1
+
+
+@BASES
+def test_the_first_step_may_be_the_one(base: Any) -> None:
+    training, twin = Fragile(base, on_nonfinite="skip"), Fragile(base, on_nonfinite="skip")
+    training.step("loss")
+    twin.step("loss")
+    twin.optimizer.base.state.clear()  # as if the base had not made its first step
+    for _ in range(3):
+        training.step()
+        twin.step()
+    torch.testing.assert_close(training.model.state_dict(), twin.model.state_dict())
+
+
+def test_the_prox_of_such_a_step_is_taken_back() -> None:
+    training = Fragile(optim.SGD, prox=True, on_nonfinite="skip")
+    training.step()
+    before = copy.deepcopy(training.model.state_dict())
+    training.step("loss")
+    torch.testing.assert_close(training.model.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_the_next_update_raises_by_name(spoil: str) -> None:
+    training = Fragile()
+    training.step()
+    training.step(spoil)
+    training.spoil = spoil if spoil == "static gradient" else ""
+    with pytest.raises(FloatingPointError, match=f"{SPOILS[spoil]} must be finite, got nan or inf"):
+        training.optimizer.update_multipliers()
+    training.spoil = ""
+    training.step()
+    assert training.optimizer.update_multipliers().k == 1  # told once
+
+
+def test_the_next_record_names_what_was_skipped() -> None:
+    training = Fragile(on_nonfinite="skip")
+    for spoil in ("", "batch", "", "static"):
+        training.step(spoil)
+    record = training.optimizer.update_multipliers()
+    assert record.signals == ("not finite: constraint 'static', constraint 'batch'",)
+    assert training.optimizer.epoch.skipped == 2
+    assert training.optimizer.epoch.total_steps == 2
+
+
+def test_an_update_after_skipped_steps_alone_is_skipped() -> None:
+    training = Fragile(on_nonfinite="skip")
+    training.step()
+    training.optimizer.update_multipliers()
+    training.step("loss")
+    record = training.optimizer.update_multipliers()
+    assert math.isnan(record.primal_residual)
+    assert training.optimizer.dual.k == 2
+
+
+def test_both_modes_skip_alike() -> None:
+    trained = []
+    for check_finite in ("every_step", "at_update"):
+        training = Training(EVERY, beta_1=1.0, on_nonfinite="skip", check_finite=check_finite)
+        for i in range(12):
+            training.step(math.nan if i in (2, 7) else 1.0)
+            if i % 3 == 2:
+                training.optimizer.update_multipliers()
+        trained.append(training)
+    one, other = trained
+    assert one.optimizer.epoch.skipped == other.optimizer.epoch.skipped == 2
+    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
+
+
+def test_on_another_device_than_the_cpu_checks_wait_by_default() -> None:
+    """Tensors of the device "meta" have no values, so that every read raises."""
+    training = Training(EVERY, optim.SGD, beta_1=1.0, nu=0.5, device="meta")
+    batch = training.batch
+    training.batch = lambda: tuple(v.to("meta") for v in batch())  # type: ignore[method-assign]
+    for _ in range(3):
+        training.step()
+    assert training.optimizer.blocks.deferred
+
+
+def test_the_mode_must_be_known() -> None:
+    message = "check_finite must be 'auto', 'every_step' or 'at_update', got 'never'"
+    with pytest.raises(ValueError, match=message):
+        Training(("rows",), check_finite="never")
+
+
+def test_a_search_is_checked_at_every_step() -> None:
+    training = Training(("rows",), optim.LBFGS, check_finite="at_update")
+    training.optimizer.blocks.ready()
+    assert not training.optimizer.blocks.deferred

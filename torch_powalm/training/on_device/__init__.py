@@ -1,0 +1,1 @@
+"""Steps that read nothing back from the device: formulas, multipliers, masks and transfers."""

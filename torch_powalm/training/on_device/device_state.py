@@ -1,0 +1,147 @@
+"""DeviceState: what a training keeps on the device between two updates, and how it is read."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torch_powalm.dual import DualState
+from torch_powalm.training.automatic_units import AutomaticUnits
+from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.sharded_tensors import norm_on_device
+from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.on_device.dual_tensors import DualTensors
+from torch_powalm.training.on_device.step_guard import StepGuard
+from torch_powalm.training.on_device.tensor_formulas import norm
+from torch_powalm.training.on_device.transfer import to_host
+from torch_powalm.training.update_reading import UpdateReading, sample
+from torch_powalm.training.vector_jacobian import source_of_nonfinite
+
+
+class DeviceState:
+    """Multipliers, flags and measurements on the device.
+
+    Args:
+        blocks: the blocks, with known sizes.
+        dual: y and β on the host.
+        units: measurements, of which some may still be on the device.
+        epoch: counters and gradient norm.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockVector,
+        dual: DualState,
+        units: AutomaticUnits,
+        epoch: EpochStatistics,
+    ) -> None:
+        self.blocks, self.dual, self.units, self.epoch = blocks, dual, units, epoch
+        self.tensors = DualTensors(dual, blocks.device)
+        units.defer(True)
+        self.guard = StepGuard(blocks.sizes, blocks.device)
+        self.start_norms: Tensor | None = None  # ‖∇φ(r_1)‖ and ‖r_1‖, until they are read
+
+    def start(self, r: Tensor) -> None:
+        """Start the multipliers in the measured units; r stays where it is."""
+        host = torch.zeros(r.shape, dtype=r.dtype)
+        self.units.start(self.dual, self.blocks, host)
+        self.tensors.publish()
+        self.start_norms = self.tensors.start_norms(r)
+
+    def spoil(self, w: Tensor, A_batch: Tensor, told: Tensor | None) -> Tensor:
+        """Return the weight of a batch, nan if a value of the batch is not finite.
+
+        Args:
+            w: the weight of all blocks.
+            A_batch: the values of the batch blocks.
+            told: the values to report, if these are others.
+        """
+        start = self.blocks.static_size
+        fine = self.guard.note(A_batch, start)
+        if told is not None:
+            fine = fine & self.guard.note(told, start)
+        return torch.where(fine, w, torch.nan)
+
+    def note_static(self, r: Tensor) -> bool:
+        """Leave this step out if a parameter-only block is not finite."""
+        guard = self.guard
+        guard.fine = guard.fine & guard.note(r[: self.blocks.static_size])
+        return True
+
+    def measure(self, grads: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor:
+        """Return the norm of .grad, and judge this step; shorten a gradient that is too long."""
+        now, units = norm_on_device(*grads), self.units
+        self.guard.judge(now)
+        if units.measuring and self.blocks.sizes:
+            units.follow_rate(self.blocks.rate)
+            units.measure_pull(now, params)
+        elif self.blocks.sizes and units.longest < math.inf:
+            shorter = torch.where(now > units.longest, units.longest / now, 1.0)
+            for grad in grads:
+                grad.mul_(shorter.to(grad.dtype))
+        return now
+
+    def culprits(self, on_nonfinite: str) -> list[str]:
+        """Raise, or return a signal, if a value was not finite, as far as the host knows."""
+        guard = self.guard
+        if not guard.culprits and not guard.bad_gradients:
+            return []
+        names = [f"constraint {name!r}" for name in guard.culprits]
+        names = names or [source_of_nonfinite(self.blocks, self.blocks.params)]
+        guard.forget()
+        if on_nonfinite == "raise":
+            raise FloatingPointError(f"{names[0]} must be finite, got nan or inf")
+        return [f"not finite: {', '.join(names)}"]
+
+    def read(self, extra: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Read everything that waits on the device, and `extra`, in one transfer.
+
+        Returns `extra` on the host.
+        """
+        lengths, gradient_norm = self.units.unread(), self.epoch.gradient_norm
+        parts = [self.guard.counts, *lengths]
+        parts += [gradient_norm] if isinstance(gradient_norm, Tensor) else []
+        parts += [] if self.start_norms is None else [self.start_norms]
+        found = to_host([*parts, *extra])
+        numbers = iter(found)
+        self.epoch.leave_out(self.guard.take(next(numbers)))
+        self.units.read(float(next(numbers)) for _ in lengths)
+        if isinstance(gradient_norm, Tensor):
+            self.epoch.gradient_norm = float(next(numbers))
+        if self.start_norms is not None:
+            self._take_start(*next(numbers).tolist())
+        return found[len(parts) :]
+
+    def read_units(self) -> None:
+        """Read the measurements of the first steps, before multipliers start."""
+        moves = self._moves()
+        self._take_moves(self.read(moves))
+
+    def read_update(self, r: Tensor) -> UpdateReading:
+        """Read what an update sees, in one transfer."""
+        blocks, moves = self.blocks, [] if self.dual.started else self._moves()
+        self.units.follow_rate(blocks.rate)
+        seen = blocks.seen()
+        r, x, *rest = self.read([r, sample(blocks), *seen.values(), *moves])
+        self._take_moves(rest[len(seen) :])
+        masks = dict(zip(seen, rest, strict=False))
+        return UpdateReading(r, masks, x, self.units.rate)
+
+    def _moves(self) -> list[Tensor]:
+        """Return the lengths of the moves of all parameters as a vector, if they are to be read."""
+        units, blocks = self.units, self.blocks
+        if not units.at or units.steps <= 1 or blocks.sharded:
+            return []
+        return [torch.stack([norm(move) for move in units.sampled_moves(blocks.params)])]
+
+    def _take_moves(self, lengths: Sequence[Tensor]) -> None:
+        if lengths:
+            self.units.take_moves(lengths[0].tolist())
+
+    def _take_start(self, start_norm: float, last_norm: float) -> None:
+        """Give the norms of the first r to the multipliers; r may not have been finite."""
+        self.start_norms = None
+        norms = {"start_norm": start_norm, "last_norm": last_norm}
+        finite = {name: n for name, n in norms.items() if n < float("inf")}
+        self.dual.load_state_dict({**self.dual.state_dict(), **finite})

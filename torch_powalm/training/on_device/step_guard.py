@@ -1,0 +1,141 @@
+"""StepGuard: keeps values that are not finite out of a training without reading them.
+
+A step whose constraints or gradient are not finite must change nothing. On an accelerator the host
+does not know whether they are until the next transfer. So every step computes a flag on the device
+and chooses between the old and the new value of all that changes:
+
+    x ← where(ok, x_new, x)
+
+for the parameters, the state of the base, the sums of the epoch and the running averages. A base
+with fused kernels does so by itself. The flags are counted by block, and read at the next update.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_powalm.training.batch_window import Tallies
+from torch_powalm.training.block import Tally
+from torch_powalm.training.distributed.sharded_tensors import local
+from torch_powalm.training.optimizer_protocol import skips_on_device
+
+
+class StepGuard:
+    """Flag of the current step, and counts by block since the last update.
+
+    Args:
+        sizes: number of entries of each block.
+        device: where they are.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], device: torch.device) -> None:
+        self.device, self.names = device, list(sizes)
+        lengths = torch.tensor(list(sizes.values()), dtype=torch.int64)
+        self._block_of = torch.arange(len(sizes)).repeat_interleave(lengths).to(device)
+        # Steps with a value of a block that is not finite; with such a gradient; left out.
+        self.counts = torch.zeros(len(sizes) + 2, dtype=torch.int64, device=device)
+        self.fine = torch.ones((), dtype=torch.bool, device=device)  # the values of this step
+        self.ok = self.fine.clone()  # values and gradient of this step
+        self.culprits: list[str] = []  # blocks that were not finite, as far as the host knows
+        self.bad_gradients = 0
+        self._kept: list[tuple[Tensor, Tensor]] = []  # tensors that a step changes, and copies
+        self._had: dict[Tensor, set[str]] = {}  # entries of the base's state before the step
+
+    @torch.no_grad()
+    def note(self, r: Tensor, start: int = 0) -> Tensor:
+        """Count blocks with entries that are not finite; return whether all entries are.
+
+        Args:
+            r: consecutive entries of the vector of all blocks.
+            start: index of the first of them.
+        """
+        bad = ~r.detach().isfinite()
+        found = torch.zeros_like(self.counts)
+        found = found.index_add(0, self._block_of[start : start + len(r)], bad.to(found.dtype))
+        self.counts.add_((found > 0).to(found.dtype))
+        return ~bad.any()
+
+    def forgive(self) -> None:
+        """Forget about the values of this step, whose gradients were cleared."""
+        self.fine = torch.ones_like(self.fine)
+
+    @torch.no_grad()
+    def judge(self, gradient_norm: Tensor) -> None:
+        """Decide whether this step counts, given the norm of its gradient."""
+        finite = gradient_norm.isfinite()
+        self.ok = finite & self.fine
+        self.counts[-2:].add_(torch.stack([~finite, ~self.ok]).to(self.counts.dtype))
+        self.fine = torch.ones_like(self.fine)
+
+    @torch.no_grad()
+    def keep(self, base: Optimizer, params: Sequence[Tensor], prox: bool) -> None:
+        """Before the step of the base: keep what it will change."""
+        if skips_on_device(base) and not prox:
+            base.grad_scale, base.found_inf = None, (~self.ok).float()  # type: ignore[attr-defined]
+            return
+        self._had = {p: set(state) for p, state in base.state.items()}
+        for p in params:
+            if p.grad is not None and p not in self._had:  # its state will be made in this step
+                grad = local(p.grad)
+                p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
+                if not p.grad.is_sparse:
+                    grad.copy_(torch.where(self.ok, grad, torch.zeros_like(grad)))
+        changing = [local(t) for t in (*params, *_tensors(base)) if t.device == self.device]
+        self._kept = [(t, t.clone()) for t in changing]
+
+    @torch.no_grad()
+    def restore(self, base: Optimizer) -> None:
+        """After the step of the base and the prox: take everything back unless the step counts."""
+        if hasattr(base, "found_inf"):
+            del base.grad_scale, base.found_inf  # type: ignore[attr-defined]
+            return
+        for now, before in self._kept:
+            now.copy_(torch.where(self.ok, now, before))
+        for p, state in base.state.items():
+            step = state.get("step")
+            if "step" not in self._had.get(p, ()) and _is_on(step, self.device):
+                step.copy_(torch.where(self.ok, step, torch.zeros_like(step)))
+        self._kept, self._had = [], {}
+
+    @torch.no_grad()
+    def masked(self, new: Tallies, old: Tallies) -> Tallies:
+        """Return the sums of the epoch after this step."""
+        return {name: self._chosen(t, old.get(name)) for name, t in new.items()}
+
+    def _chosen(self, new: Tally, old: Tally | None) -> Tally:
+        before = Tally(torch.zeros_like(new.total), 0.0) if old is None else old
+        total = torch.where(self.ok, new.total, before.total)
+        now, then = (
+            w if isinstance(w, Tensor) else total.new_full((), w)
+            for w in (new.weight, before.weight)
+        )
+        return Tally(total, torch.where(self.ok, now, then))
+
+    def take(self, counts: Tensor) -> int:
+        """Remember what was not finite according to counts on the host; return the steps left out.
+
+        Args:
+            counts: a copy of `counts`, which start again.
+        """
+        self.counts.zero_()
+        *blocks, gradients, left_out = counts.tolist()
+        found = [name for name, count in zip(self.names, blocks, strict=True) if count]
+        self.culprits += [name for name in found if name not in self.culprits]
+        self.bad_gradients += gradients
+        return int(left_out)
+
+    def forget(self) -> None:
+        """Start a new epoch."""
+        self.culprits, self.bad_gradients = [], 0
+
+
+def _tensors(base: Optimizer) -> list[Tensor]:
+    """Return the tensors in the state of the base."""
+    return [v for state in base.state.values() for v in state.values() if isinstance(v, Tensor)]
+
+
+def _is_on(value: Any, device: torch.device) -> bool:
+    return isinstance(value, Tensor) and value.device == device

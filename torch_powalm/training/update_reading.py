@@ -1,0 +1,39 @@
+"""UpdateReading: all that a multiplier update reads from the device."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_powalm.training.block_vector import BlockVector
+
+PARAMETERS = 100  # entries of every parameter, about
+
+
+class UpdateReading(NamedTuple):
+    """What an update sees.
+
+    Args:
+        r: residual of the epoch.
+        seen: which entries of the batch blocks have been in any batch.
+        x: some entries of every parameter, on the CPU.
+        rate: largest learning rate.
+    """
+
+    r: Tensor
+    seen: Mapping[str, Tensor]
+    x: Tensor
+    rate: float
+
+
+def read_now(blocks: BlockVector, r: Tensor) -> UpdateReading:
+    """Return what an update sees, wherever it is."""
+    return UpdateReading(r, blocks.seen(), sample(blocks).to("cpu"), blocks.rate)
+
+
+def sample(blocks: BlockVector) -> Tensor:
+    """Return some entries of every parameter; none if they are sharded."""
+    params = [] if blocks.sharded else blocks.params
+    kept = [p.detach().reshape(-1)[:: max(1, p.numel() // PARAMETERS)] for p in params]
+    return torch.cat([p.float() for p in kept]) if kept else torch.empty(0, device=blocks.device)
