@@ -17,7 +17,7 @@ from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
 
-LARGEST = 200  # unknowns, and
+LARGEST = 50  # unknowns: secants learn B in so many steps; and
 _LARGEST_JACOBIAN = 50_000  # entries of J, up to which dense matrices are used
 _DIFFERENCE = 1e-7  # length of a difference, relative to an entry of x or to their mean square
 _DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (Powell 1978)
@@ -54,7 +54,11 @@ class LagrangianCurvature:
         return {name: getattr(self, name) for name in _RUNNING}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the curvature of another run."""
+        """Continue from the curvature of another run; a wrong one raises and changes nothing."""
+        B, n = state.get("B"), self.like.numel()
+        fits = B is None or (isinstance(B, Tensor) and B.shape == (n, n) and B.isfinite().all())
+        if not fits or any(name not in state for name in _RUNNING):
+            raise ValueError(f"state must have a finite curvature of {n} unknowns, got {state!r}")
         self.__dict__.update({name: state[name] for name in _RUNNING})
 
     def step(
