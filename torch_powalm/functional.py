@@ -66,7 +66,7 @@ def scaled_add(y: Tensor, r: Tensor, c: float) -> Tensor:
 
 
 def slack_stiffness(
-    r: Tensor, r_norm: float, lower: Tensor | None, beta: float, nu: float
+    r: Tensor, r_norm: float, lower: Tensor | None, beta: float, nu: float, rest: float = 0.0
 ) -> float:
     """Stiffness c = 1/t at the exact minimizer of L_β over the slacks s ≥ 0 of B(x) + s = 0.
 
@@ -82,6 +82,7 @@ def slack_stiffness(
         lower: −y for inequalities, −inf for equalities; None where there are equalities only.
         beta: penalty β > 0.
         nu: exponent ν in (0, 1].
+        rest: sum of squares of entries of (A, u) that are not in r, but in r_norm.
     """
     if lower is None or nu == 1 or r_norm == 0:
         return stiffness(r_norm, beta, nu)
@@ -95,6 +96,7 @@ def slack_stiffness(
             u_norm = math.hypot(*[max(r_i, t * lower_i) for r_i, lower_i in entries])
         else:
             u_norm = norm(eliminate_slack(r, lower, t))
+        u_norm = math.hypot(u_norm, math.sqrt(rest)) if rest > 0 else u_norm
         # At u = 0 the image is −inf; −600 will do, since every entry that depends on t is inactive.
         return max((1 - nu) * math.log(max(u_norm, 1e-300)) - math.log(beta), -600.0)
 

@@ -20,12 +20,16 @@ class Violation(NamedTuple):
     """How far a block is from feasible: largest entry and norm of |A(x)| or max(B(x), 0).
 
     `never_seen` has the indices of entries that no batch has contained so far (an absent class); if
-    these are all entries, max and norm are nan.
+    these are all entries, max and norm are nan. Blocks with an index also have `quantiles` of the
+    violation over all entries seen, and the indices of the `worst` entries; they list at most 1,000
+    entries as never seen.
     """
 
     max: float
     norm: float
     never_seen: tuple[int, ...] = ()
+    quantiles: Mapping[float, float] | None = None
+    worst: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def test_the_registry_prints_its_blocks():
 def test_an_editor_can_complete_the_arguments(method):
     parameters = inspect.signature(getattr(ConstraintRegistry, method)).parameters
     batch = ["size", "from_statistics", "latest"]
-    assert list(parameters) == ["self", "name", "fn", *batch, "model", "scale"]
+    assert list(parameters) == ["self", "name", "fn", *batch, "model", "scale", "indexed"]
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.on_device.device_state import DeviceState
 from torch_powalm.training.running_estimate import RunningEstimate
-from torch_powalm.training.update_reading import UpdateReading, read_now
 from torch_powalm.training.vector_jacobian import (
     add_to_grad,
     check_reach,
@@ -68,6 +68,7 @@ class AugmentedGradient:
         self.units, self.estimate, self.epoch = units, estimate, epoch
         self.on_nonfinite = on_nonfinite
         self.window = BatchWindow()
+        self.indexed = IndexedBlocks(blocks, dual, units, ranks)
         self._device: DeviceState | None = None
 
     @property
@@ -121,8 +122,8 @@ class AugmentedGradient:
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
         w = w[blocks.static_size :] if blocks.static else w
-        alone = finite and self.units.pending is not None
-        if alone:
+        alone = finite and self.units.pending in blocks.sizes
+        if finite and self.units.pending is not None:
             w = self.units.probe(blocks.split_batch(A_batch))
         call = self.window.add(seen, reported)
         w = w * parts if parts > 1 else w
@@ -147,6 +148,9 @@ class AugmentedGradient:
         if self.units.measuring or self.units.due_static:
             self.units.measure_static(blocks)
             if self.units.measuring:
+                # Nothing to add; a second call before the step must not measure again.
+                held = next((p.grad for p in params if p.grad is not None), None)
+                self.window.mark_injected(held)
                 return self.is_finite(r) if device is None else device.note_static(r)
         if not self.dual.started:
             self.start(r)
@@ -167,22 +171,25 @@ class AugmentedGradient:
             self.device.start(r)
         elif self.is_finite(r):
             self.units.start(self.dual, self.blocks, r)
+        self.indexed.start()
+
+    def clear(self) -> None:
+        """Forget all batches after a step."""
+        self.window.clear()
+        self.indexed.clear()
 
     def forget_done(self) -> None:
         """Forget the batches whose gradients were cleared."""
         self.window.forget_done()
+        self.indexed.forget_done()
         if self._device is not None:
             self._device.guard.forgive()
-
-    def read(self, r: Tensor) -> UpdateReading:
-        """Return what an update sees, given the residual of the epoch."""
-        return read_now(self.blocks, r) if self.device is None else self.device.read_update(r)
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""
         name = self.units.pending
         if name is not None:
-            self.units.measure_pending(self.blocks.sizes[name], self.blocks.params)
+            self.units.measure_pending(self.blocks.sizes.get(name, 1), self.blocks.params)
         return name is not None
 
     def residual(self, batch: Tallies) -> tuple[Tensor | None, Tensor]:
@@ -215,7 +222,7 @@ class AugmentedGradient:
             return self.device.measure(grads, params)
         now = sharded_norm(*grads) if self.blocks.sharded else norm(*grads)
         if math.isfinite(now):
-            if not self.blocks.sizes:
+            if not self.blocks.names:
                 return now  # prox terms without constraints
             if self.units.measuring:
                 if units is not None:

@@ -5,14 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.training.batch_window import Call
-
 
 class AugmentedLoss(torch.autograd.Function):
     """The loss, with the gradient of loss + ⟨w, A⟩; backward marks the call as done."""
 
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Call, alone: bool) -> Tensor:
+    def forward(ctx: Any, loss: Tensor, A: Tensor, w: Tensor, call: Any, alone: bool) -> Tensor:
         """Return the loss with its value unchanged; without its gradient if A stands alone."""
         ctx.save_for_backward(w)
         ctx.call, ctx.alone = call, alone

@@ -139,7 +139,8 @@ class AutomaticUnits(UnitMeasurements):
         """Return the factors of all entries of r: given, measured, or 1."""
         sizes = blocks.sizes.items()
         scales = {n: blocks.given.get(n) or (self.used[n] if self.steps else 1.0) for n, _ in sizes}
-        return torch.cat([r.new_full((size,), scales[name]) for name, size in sizes])
+        filled = [r.new_full((size,), scales[name]) for name, size in sizes]
+        return torch.cat(filled) if filled else r.new_zeros(0)
 
     def start(self, dual: DualState, blocks: BlockVector, r: Tensor) -> None:
         """Start the multipliers, in the measured units if there are any."""
@@ -159,10 +160,11 @@ class AutomaticUnits(UnitMeasurements):
             dual.rescale(self.scales(blocks, dual.y))
 
     def _take(self, blocks: BlockVector) -> None:
-        self.used = {name: self.scale(name) for name in blocks.sizes}
+        names = [*blocks.sizes, *(part.name for part in blocks.indexed)]
+        self.used = {name: self.scale(name) for name in names}
         again = self.remeasures and not blocks.sharded
         self.due_batch, self.due_static = (
-            again and bool(blocks.batch),
+            again and bool(blocks.batch or blocks.indexed),
             again and bool(blocks.static),
         )
 
@@ -181,7 +183,7 @@ class AutomaticUnits(UnitMeasurements):
             self.measure_blocks(blocks, blocks.static_values(), None)
         if self.due_static:
             self.due_static = False
-            if not blocks.batch:
+            if not blocks.batch and not blocks.indexed:
                 self.measure_pull(0.0, blocks.params)
 
     def settled(self, r: Tensor, inequality: Tensor | None) -> Tensor | None:

@@ -35,6 +35,10 @@ def search(
     at the first point, and known from the next step on, so that L_β does not change in a search.
     """
     blocks, units = gradient.blocks.ready(), gradient.units
+    if blocks.indexed:
+        raise ValueError(
+            f"indexed constraints need a base without a search, got {type(base).__name__}"
+        )
     params, points = blocks.params, list[_Point]()
     measured: list[AutomaticUnits] = []
 

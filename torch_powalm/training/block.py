@@ -33,6 +33,7 @@ class Block:
         latest: whether the latest step stands for a batch block instead of an average.
         model: the argument of `fn`; None if it takes none.
         scale: factor of the values in the penalty; None if it is to be measured.
+        indexed: whether a batch has a few of the entries, with their indices.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Block:
     latest: bool = False
     model: Any = None
     scale: float | None = None
+    indexed: bool = False
 
     def evaluate(self, model: Any = None) -> Any:
         """Call the function, on another model if given; without a graph if grad is disabled.
@@ -95,6 +97,7 @@ class Block:
         if self.fn is not None:
             return f"{self.name}: {kind}, function of the parameters"
         source = "statistics of the batch" if self.from_statistics else "the batch"
+        source += " by index" if self.indexed else ""
         return f"{self.name}: {kind}, size {self.size}, from {source}"
 
 

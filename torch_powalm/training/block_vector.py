@@ -16,6 +16,7 @@ from torch_powalm.training.block import Block
 from torch_powalm.training.distributed.sharded_tensors import full, is_sharded
 from torch_powalm.training.full_precision import full_precision
 from torch_powalm.training.given_units import given_scales
+from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
 from torch_powalm.training.margin import Margin
 from torch_powalm.training.on_device.mode import check_mode, is_deferred, largest_rate
 from torch_powalm.training.optimizer_protocol import check_params
@@ -65,6 +66,7 @@ class BlockVector:
         self._learned, self._handed_over = False, False
         self.static: list[Block] = []  # functions of the parameters
         self.batch: list[Block] = []
+        self.indexed: list[IndexedMultipliers] = []  # blocks with an index, not in the vector
         self.sizes: dict[str, int] = {}
         self.static_size = 0
         self.device = self.host = torch.device("cpu")  # of the values, and of the multipliers
@@ -118,7 +120,13 @@ class BlockVector:
         self.device, self.sharded = params[0].device, any(is_sharded(p) for p in params)
         self._choose_host()
         self.static = [blocks[name] for name in names if blocks[name].fn is not None]
-        self.batch = [blocks[name] for name in names if blocks[name].fn is None]
+        indexed = self._constraints.indexed
+        self.batch = [blocks[n] for n in names if blocks[n].fn is None and n not in indexed]
+        self.indexed = [indexed[name] for name in names if name in indexed]
+        for part in self.indexed:
+            double = params[0].dtype == torch.float64
+            kind = torch.float64 if double else torch.float32
+            part.place(self.device, kind, self.deferred)
         self.given = given_scales([blocks[name] for name in names], self._factors)
         with torch.no_grad():
             sizes = {name: len(value) for name, value in self.static_values().items()}

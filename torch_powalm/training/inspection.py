@@ -78,7 +78,8 @@ class Inspection(OptimizerProtocol):
         sizes, y = self.blocks.ready().sizes, self.dual.y
         if not self.dual.started:
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
-        return self.blocks.split(y.clone().to(self.blocks.device))
+        found = self.blocks.split(y.clone().to(self.blocks.device))
+        return found | {part.name: part.y.clone() for part in self.blocks.indexed}
 
     def prices(self, last: int = 10) -> dict[str, list[Price]]:
         """Return by block what one unit of each bound costs in loss, with its range.

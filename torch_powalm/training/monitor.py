@@ -43,7 +43,8 @@ class Monitor:
         blocks = self.blocks
         multipliers, entries = {}, {}
         if record.k < self.dual.k:  # not skipped
-            record = replace(record, signals=self.signals.judge(record.k, reading))
+            if blocks.sizes:
+                record = replace(record, signals=self.signals.judge(record.k, reading))
             multipliers = {name: norm(y) for name, y in blocks.split(self.dual.y).items()}
             if len(self.dual.y) <= _RECORDED:
                 y = blocks.split(self.dual.y.cpu())

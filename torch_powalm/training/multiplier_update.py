@@ -12,6 +12,7 @@ from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
 from torch_powalm.training.epoch_residual import epoch_residual
 from torch_powalm.training.state_dict import SavedMultipliers
+from torch_powalm.training.update_reading import UpdateReading, read_now
 
 if TYPE_CHECKING:
     from torch_powalm.training.update_schedule import UpdateSchedule
@@ -30,14 +31,15 @@ class MultiplierUpdate(SavedMultipliers):
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
         steps = self.epoch.steps, self.epoch.total_steps
-        waiting = self.units.measuring or self.epoch.warming or not blocks.sizes
+        waiting = self.units.measuring or self.epoch.warming or not blocks.names
         if waiting or schedule.is_too_soon(*steps):
             if not self.epoch.total_steps and not self.units.change:
                 epoch_residual(blocks, self.constraints, exact)  # raises if a batch is missing
             found = self.constraints.violations()
             return self._record({name: found[name] for name in blocks.names})
         residual = epoch_residual(blocks, self.constraints, exact)
-        reading = self.gradient.read(residual)
+        self.gradient.indexed.move()
+        reading = self._read(residual)
         violations = blocks.violations(reading.r, reading.seen)
         if self.gradient.device is not None:
             for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
@@ -57,11 +59,19 @@ class MultiplierUpdate(SavedMultipliers):
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
             self.epoch.count_skipped()
+        if blocks.indexed:
+            self.gradient.indexed.renew()
+            record = self.gradient.indexed.described(record, reading.indexed)
         record = self.monitor.after_update(record, reading._replace(r=r))
         latest = blocks.split(residual)
         self.constraints.restart_epoch({b.name: latest[b.name].clone() for b in blocks.batch})
         self.epoch.restart()
         return record
+
+    def _read(self, r: Tensor) -> UpdateReading:
+        """Return what an update sees, given the residual of the epoch."""
+        more, device = self.gradient.indexed.summaries(), self.gradient.device
+        return read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
 
     def _tightened(self, asked: Tensor) -> Tensor:
         """Return the residual with margins, which held-out data renew if it is time."""

@@ -163,6 +163,8 @@ class PowerALMOptimizer(MultiplierUpdate):
                 ProxyValue of two of them.
         """
         blocks = self.blocks.ready()
+        if blocks.indexed:
+            loss = self.gradient.indexed.augmented(loss, values, self.gradient)
         batch = read_batch(blocks.batch, values, strict, samples, window, blocks.deferred)
         self.monitor.signals.after_augment()
         return self.gradient.augmented(loss, batch)
@@ -203,7 +205,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         sums = blocks.epoch_sums_with(reported)
         injected = self.gradient.inject(proxy)
         if self.gradient.measures_alone():
-            return self.gradient.window.clear()
+            return self.gradient.clear()
         if not injected or not self.epoch.follow(self.gradient.measure(self.units)):
             return self._skip()
         device, ok = self.gradient.device, None
@@ -213,6 +215,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         if self.estimate.on:
             self.estimate.follow(blocks.batch, self.gradient.per_call(proxy), ok)
         blocks.margin.follow(proxy, reported)
+        if blocks.indexed:
+            self.gradient.indexed.follow(ok)
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
 
@@ -230,7 +234,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.monitor.signals.after_step(bool(self._managed))
-        self.gradient.window.clear()
+        self.gradient.clear()
         waiting = self.units.measuring or self.epoch.warming
         if not waiting and self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
             self.update_multipliers()
@@ -240,7 +244,7 @@ class PowerALMOptimizer(MultiplierUpdate):
 
     def _skip(self) -> None:
         self.epoch.count_skipped()
-        self.gradient.window.clear()
+        self.gradient.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and forget the batches they came from."""

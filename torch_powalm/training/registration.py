@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 from torch import Tensor
 
 from torch_powalm.training.block import Block, ConstraintFn
+from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
 
 F = TypeVar("F", bound=ConstraintFn)
 Statistics = Callable[[Tensor], Tensor]
@@ -21,6 +22,7 @@ class Registration:
     def __init__(self) -> None:
         self.blocks: dict[str, Block] = {}
         self.owners: dict[str, object] = {}  # set by `claim`
+        self.indexed: dict[str, IndexedMultipliers] = {}  # multipliers of indexed blocks
 
     @overload
     def equality(self, name: str, fn: F, *, model: Any = None, scale: float | None = ...) -> F: ...
@@ -33,6 +35,7 @@ class Registration:
         from_statistics: Statistics | None = ...,
         latest: bool = ...,
         scale: float | None = ...,
+        indexed: bool = ...,
     ) -> None: ...
     @overload
     def equality(
@@ -48,6 +51,7 @@ class Registration:
         latest: bool = False,
         model: Any = None,
         scale: float | None = None,
+        indexed: bool = False,
     ) -> Any:
         """Register A(x) = 0.
 
@@ -62,8 +66,11 @@ class Registration:
             model: the model that is passed to `fn`; `violations(model=...)` passes another one.
             scale: factor of the values in the penalty, > 0, instead of a measured one: 1/scale is
                 a violation that you consider large. Reports stay in the units of the function.
+            indexed: for a batch block with one entry per data point, of which a batch has a few:
+                `augment` takes (value, index).
         """
-        return self._register(Block(name, False, fn, size, from_statistics, latest, model, scale))
+        kind = name, False, fn, size, from_statistics, latest, model, scale, indexed
+        return self._register(Block(*kind))
 
     @overload
     def inequality(
@@ -78,6 +85,7 @@ class Registration:
         from_statistics: Statistics | None = ...,
         latest: bool = ...,
         scale: float | None = ...,
+        indexed: bool = ...,
     ) -> None: ...
     @overload
     def inequality(
@@ -93,9 +101,11 @@ class Registration:
         latest: bool = False,
         model: Any = None,
         scale: float | None = None,
+        indexed: bool = False,
     ) -> Any:
         """Register B(x) ≤ 0, with the arguments of `equality`."""
-        return self._register(Block(name, True, fn, size, from_statistics, latest, model, scale))
+        kind = name, True, fn, size, from_statistics, latest, model, scale, indexed
+        return self._register(Block(*kind))
 
     def _register(self, block: Block) -> Any:
         name = block.name
@@ -111,6 +121,8 @@ class Registration:
         if block.fn is None and block.size is None:
             return lambda decorated: self._register(replace(block, fn=decorated))
         self.blocks[name] = block
+        if block.indexed and block.size is not None:
+            self.indexed[name] = IndexedMultipliers(name, block.size, block.inequality)
         return block.fn
 
 
@@ -133,6 +145,10 @@ def _check_arguments(block: Block) -> None:
         raise ValueError(f"size of {name!r} must be a positive integer, got {size!r}")
     _check_batch_only("from_statistics", block.from_statistics, block)
     _check_batch_only("latest", block.latest or None, block)
+    _check_batch_only("indexed", block.indexed or None, block)
+    if block.indexed and (block.latest or block.from_statistics is not None):
+        other = "latest" if block.latest else "from_statistics"
+        raise ValueError(f"indexed and {other} of {name!r} are mutually exclusive, got both")
     if block.model is not None and size is not None:
         raise ValueError(f"model and size of {name!r} are mutually exclusive, got both")
     scale = block.scale

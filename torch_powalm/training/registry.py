@@ -64,12 +64,15 @@ class ConstraintRegistry(Registration):
     @torch.no_grad()
     def violations(self, *, model: Any = None) -> dict[str, Violation]:
         """Return the current violation of each block, with the arguments of `values`."""
-        found = self._current(model)
+        found = {n: v for n, v in self._current(model).items() if n not in self.indexed}
+        indexed = {} if model is not None else self.indexed
         masks = self.seen_entries(found)
         if any(not value.is_cpu for value in found.values()):  # in one transfer
             read = iter(to_host([*found.values(), *masks.values()]))
             found, masks = {n: next(read) for n in found}, {n: next(read) for n in masks}
-        return {name: self.blocks[name].violation(v, masks.get(name)) for name, v in found.items()}
+        seen = {n: self.blocks[n].violation(v, masks.get(n)) for n, v in found.items()}
+        seen |= {name: part.violation() for name, part in indexed.items() if len(part.y)}
+        return {name: seen[name] for name in self.blocks if name in seen}
 
     def _current(self, model: Any) -> dict[str, Tensor]:
         """Return the values of the blocks, 0 for an entry that was never seen."""
@@ -83,6 +86,8 @@ class ConstraintRegistry(Registration):
                 found[name] = block.flat(full(block.evaluate(model)), block.size)
             elif model is not None:
                 continue
+            elif name in self.indexed:
+                found[name] = self.indexed[name].value.nan_to_num()
             elif name in self._epoch:
                 found[name] = self._epoch[name].value(block)
             else:
@@ -94,6 +99,8 @@ class ConstraintRegistry(Registration):
         block = self.blocks[name]
         if block.fn is not None:
             return None
+        if name in self.indexed:
+            return ~self.indexed[name].value.isnan()
         before = self._seen.get(name, torch.zeros(block.size or 0) > 0)
         if name not in self._epoch:
             return before
@@ -114,7 +121,8 @@ class ConstraintRegistry(Registration):
         """
         check_samples(samples)
         for name, value in values.items():
-            if name not in self.blocks or self.blocks[name].fn is not None:
+            known = name in self.blocks and name not in self.indexed
+            if not known or self.blocks[name].fn is not None:
                 raise KeyError(f"observe has no batch constraint {name!r}")
             strict = value.strict if isinstance(value, ProxyValue) else value
             seen = tally(self.blocks[name], strict, samples).snapshot()

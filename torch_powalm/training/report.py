@@ -1,7 +1,7 @@
 """ConstraintReport: where every constraint of a training stands, as a table."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,10 @@ from torch import Tensor
 from torch_powalm.functional import norm, violation
 from torch_powalm.training.block import Block
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, tolerance_of
+from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
+from torch_powalm.training.indexed.indexed_summary import described
 from torch_powalm.training.monitor import Monitor
+from torch_powalm.training.on_device.transfer import to_host
 
 _NEGLIGIBLE = 1e-3  # multiplier of an inactive block, relative to the force of one tolerance
 _COLUMNS = ("block", "status", "violation", "entry", "tolerance", "multiplier", "price")
@@ -34,6 +37,8 @@ class BlockReport:
         price: the multiplier of largest absolute value. One unit less of that bound costs about
             this much loss.
         never_seen: indices of the entries that no batch has had a value for.
+        quantiles: of the violation over the entries of an indexed block; None for other blocks.
+        worst: indices of the largest violations of an indexed block.
     """
 
     name: str
@@ -44,6 +49,8 @@ class BlockReport:
     multiplier: float
     price: float
     never_seen: tuple[int, ...] = ()
+    quantiles: Mapping[float, float] | None = None
+    worst: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,12 @@ class ConstraintReport:
         widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         for block in self.blocks:
+            if block.quantiles is not None:
+                half, most, nearly = (f"{q:.3g}" for q in block.quantiles.values())
+                lines.append(
+                    f"{block.name}: half of the entries violate it by at most {half}, 90 % by "
+                    f"{most}, 99 % by {nearly}; worst entries {', '.join(map(str, block.worst))}"
+                )
             if block.never_seen:
                 shown = ", ".join(map(str, block.never_seen[:_SHOWN]))
                 more = " …" if len(block.never_seen) > _SHOWN else ""
@@ -96,6 +109,10 @@ def make_report(monitor: Monitor, tolerance: Tolerance | None) -> ConstraintRepo
     for block in (*blocks.static, *blocks.batch):
         bound = tolerance_of(block.name, tolerance, defaults[block.name])
         reports.append(_block(monitor, block, values.get(block.name), y.get(block.name), bound))
+    for part in blocks.indexed:
+        default = monitor.signals.default_of_indexed(part.name, part.size)
+        bound = tolerance_of(part.name, tolerance, default)
+        reports.append(_indexed(monitor, part, bound, started))
     return ConstraintReport(tuple(sorted(reports, key=lambda b: blocks.names.index(b.name))))
 
 
@@ -127,6 +144,20 @@ def _block(
     worst = float(excess[entry])
     status = _status(monitor, block, worst, y, tolerance)
     return BlockReport(block.name, status, worst, entry, tolerance, norm_y, price, never_seen)
+
+
+def _indexed(
+    monitor: Monitor, part: IndexedMultipliers, tolerance: float, started: bool
+) -> BlockReport:
+    read = to_host(part.summary())
+    found, norm_y, price = described(read, part.size), float(read[4]), float(read[5])
+    entry = int(read[1][0]) if int(read[6]) else None
+    status = "violated" if not found.max <= tolerance else "met"
+    if status == "met" and price == 0 and part.inequality:
+        status = "inactive"
+    status = status if started and entry is not None else "not yet"
+    numbers = found.max, entry, tolerance, norm_y, price, found.never_seen
+    return BlockReport(part.name, status, *numbers, found.quantiles, found.worst)
 
 
 def _status(

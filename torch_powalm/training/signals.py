@@ -146,6 +146,11 @@ class Signals:
             return dict.fromkeys(self._blocks.sizes, _ABSOLUTE)
         return {n: _RELATIVE * self._units.reach(n) or _ABSOLUTE for n in self._blocks.sizes}
 
+    def default_of_indexed(self, name: str, size: int) -> float:
+        """Return the default tolerance of an indexed block, whose J_b is √n times its mean's."""
+        known = self._units.steps and not self._units.measuring
+        return (_RELATIVE * self._units.reach(name) / math.sqrt(size) if known else 0) or _ABSOLUTE
+
     def _conflicts(
         self, window: UpdateWindow, tolerances: dict[str, float], lasting: list[str], r: Tensor
     ) -> tuple[str, ...]:

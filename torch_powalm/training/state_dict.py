@@ -22,6 +22,7 @@ from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block import Block, checked_tally
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.inspection import Inspection
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.training.running_estimate import RunningEstimate, checked_track
@@ -51,6 +52,7 @@ class Parts(NamedTuple):
     units: AutomaticUnits
     estimate: RunningEstimate
     window: BatchWindow
+    indexed: IndexedBlocks
 
 
 def settings(parts: Parts) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def settings(parts: Parts) -> dict[str, Any]:
         "beta_1": None if units.steps else dual.beta_1,
         "sigma_1": units.sigma_1,
         "coupling": blocks.coupling,
-        "blocks": {block.name: _kind(block) for block in (*blocks.static, *blocks.batch)},
+        "blocks": {name: _kind(parts.constraints.blocks[name]) for name in blocks.names},
         "scales": dict(blocks.given),
         "margin": blocks.margin.settings(),
     }
@@ -104,6 +106,8 @@ def save(parts: Parts) -> dict[str, Any]:
     state["seen"] = constraints.seen_entries(names)
     state["units"] = parts.units.state_dict()
     state["running"] = parts.estimate.state_dict()
+    if blocks.indexed:
+        state["indexed"] = parts.indexed.state_dict()
     state["margin"] = blocks.margin.state_dict()
     state["settings"] = _encoded(settings(parts), "")
     return {**state, **{name: getattr(parts.epoch, name) for name in _COUNTERS}}
@@ -119,7 +123,8 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
     """
     blocks, units, dual = parts.blocks, parts.units, parts.dual
     added = ("settings", "margin")  # states of earlier versions have none
-    needed = (*_KEYS, *_COUNTERS, *(added if strict else ()))
+    indexed = ("indexed",) if blocks.indexed else ()
+    needed = (*_KEYS, *_COUNTERS, *indexed, *(added if strict else ()))
     check_keys(state, _WHERE, needed, () if strict else added)
     if strict:
         where = f"{_WHERE}['settings']"
@@ -130,9 +135,11 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         for name, first in (("k", 1), ("start_norm", 0.0), ("last_norm", math.inf)):
             if numbers[name] != first:
                 refuse(f"{_WHERE}[{name!r}]", f"be {first} as long as y is None", numbers[name])
+    sizes = blocks.sizes | {part.name: 0 for part in blocks.indexed}
     found = checked_units(
-        state["units"], f"{_WHERE}['units']", blocks.sizes, samples(blocks.params), y is not None
+        state["units"], f"{_WHERE}['units']", sizes, samples(blocks.params), y is not None
     )
+    load_indexed = parts.indexed.prepare_load(state.get("indexed", {}), f"{_WHERE}['indexed']")
     if (found["steps"] > 0) != (units.steps > 0):
         kinds = "a given beta_1", "measured units"
         ours, theirs = kinds[units.steps > 0], kinds[found["steps"] > 0]
@@ -152,6 +159,7 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         parts.units.take_over(units)
         parts.estimate.restore(sums["running"])
         blocks.margin.load_state_dict(margin)
+        load_indexed()
         parts.window.clear()
 
     return load
@@ -219,4 +227,5 @@ class SavedMultipliers(Inspection):
 
     def _stateful(self) -> Parts:
         parts = self.constraints, self.blocks.ready(), self.dual, self.epoch
-        return Parts(*parts, self.units, self.estimate, self.gradient.window)
+        gradient = self.gradient
+        return Parts(*parts, self.units, self.estimate, gradient.window, gradient.indexed)

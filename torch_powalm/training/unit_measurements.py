@@ -77,6 +77,7 @@ class UnitMeasurements:
         for lengths in self._lengths():
             known = [next(left) if isinstance(x, Tensor) else x for x in lengths]
             lengths[:] = [x for x in known if math.isfinite(x)]
+        del self.rates[len(self.pull) :]
         if isinstance(self.rate, Tensor):
             self.follow_rate(next(left))
 

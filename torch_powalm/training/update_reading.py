@@ -1,6 +1,6 @@
 """UpdateReading: all that a multiplier update reads from the device."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,17 +19,19 @@ class UpdateReading(NamedTuple):
         seen: which entries of the batch blocks have been in any batch.
         x: some entries of every parameter, on the CPU.
         rate: largest learning rate.
+        indexed: summaries of the indexed blocks.
     """
 
     r: Tensor
     seen: Mapping[str, Tensor]
     x: Tensor
     rate: float
+    indexed: Sequence[Tensor]
 
 
-def read_now(blocks: BlockVector, r: Tensor) -> UpdateReading:
+def read_now(blocks: BlockVector, r: Tensor, indexed: Sequence[Tensor]) -> UpdateReading:
     """Return what an update sees, wherever it is."""
-    return UpdateReading(r, blocks.seen(), sample(blocks).to("cpu"), blocks.rate)
+    return UpdateReading(r, blocks.seen(), sample(blocks).to("cpu"), blocks.rate, indexed)
 
 
 def sample(blocks: BlockVector) -> Tensor:

@@ -39,7 +39,8 @@ class DeviceState:
         self.blocks, self.dual, self.units, self.epoch = blocks, dual, units, epoch
         self.tensors = DualTensors(dual, blocks.device)
         units.defer(True)
-        self.guard = StepGuard(blocks.sizes, blocks.device)
+        indexed = {part.name: 1 for part in blocks.indexed}
+        self.guard = StepGuard({**blocks.sizes, **indexed}, blocks.device)
         self.start_norms: Tensor | None = None  # ‖∇φ(r_1)‖ and ‖r_1‖, until they are read
 
     def start(self, r: Tensor) -> None:
@@ -63,6 +64,13 @@ class DeviceState:
             fine = fine & self.guard.note(told, start)
         return torch.where(fine, w, torch.nan)
 
+    def spoil_indexed(self, name: str, value: Tensor, w: Tensor) -> Tensor:
+        """Return the weight of an indexed block, nan if a value in the batch is not finite."""
+        names = [part.name for part in self.blocks.indexed]
+        start = sum(self.blocks.sizes.values()) + names.index(name)
+        fine = self.guard.note(value.detach().sum().reshape(1), start)
+        return torch.where(fine, w, torch.nan)
+
     def note_static(self, r: Tensor) -> bool:
         """Leave this step out if a parameter-only block is not finite."""
         guard = self.guard
@@ -73,10 +81,10 @@ class DeviceState:
         """Return the norm of .grad, and judge this step; shorten a gradient that is too long."""
         now, units = norm_on_device(*grads), self.units
         self.guard.judge(now)
-        if units.measuring and self.blocks.sizes:
+        if units.measuring and self.blocks.names:
             units.follow_rate(self.blocks.rate)
             units.measure_pull(now, params)
-        elif self.blocks.sizes and units.longest < math.inf:
+        elif self.blocks.names and units.longest < math.inf:
             shorter = torch.where(now > units.longest, units.longest / now, 1.0)
             for grad in grads:
                 grad.mul_(shorter.to(grad.dtype))
@@ -118,15 +126,15 @@ class DeviceState:
         moves = self._moves()
         self._take_moves(self.read(moves))
 
-    def read_update(self, r: Tensor) -> UpdateReading:
-        """Read what an update sees, in one transfer."""
+    def read_update(self, r: Tensor, more: Sequence[Tensor]) -> UpdateReading:
+        """Read what an update sees and more, in one transfer."""
         blocks, moves = self.blocks, [] if self.dual.started else self._moves()
         self.units.follow_rate(blocks.rate)
         seen = blocks.seen()
-        r, x, *rest = self.read([r, sample(blocks), *seen.values(), *moves])
-        self._take_moves(rest[len(seen) :])
-        masks = dict(zip(seen, rest, strict=False))
-        return UpdateReading(r, masks, x, self.units.rate)
+        r, x, *rest = self.read([r, sample(blocks), *seen.values(), *more, *moves])
+        masks, rest = dict(zip(seen, rest, strict=False)), rest[len(seen) :]
+        self._take_moves(rest[len(more) :])
+        return UpdateReading(r, masks, x, self.units.rate, rest[: len(more)])
 
     def _moves(self) -> list[Tensor]:
         """Return the lengths of the moves of all parameters as a vector, if they are to be read."""

@@ -1,13 +1,17 @@
 """The picture drawn from a log."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
 from tests.lightning.small_module import Lit, loader, trainer
+from torch_powalm.integrations import log_plot as plot
 from torch_powalm.lightning import PowerALMCallback
-from torch_powalm.lightning import log_plot as plot
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
 
 # The picture
 
@@ -73,3 +77,71 @@ def test_a_running_training_is_drawn_again_and_again(tmp_path, monkeypatch, caps
     # No folder, an empty log, a half-written line, and the whole line.
     assert seen == [None, None, {0.0: 0.1}, {0.0: 0.1, 1.0: 0.2}]
     assert "neither metrics.csv nor" in capsys.readouterr().out
+
+
+# Other engines' logs
+
+
+def test_a_history_written_as_csv_is_drawn(tmp_path):
+    from tests.training.small_training import Net, train, wrapped
+
+    net = Net()
+    optimizer = wrapped(net)
+    train(net, optimizer, epochs=2)
+    optimizer.history.to_csv(tmp_path / "run.csv")
+    plot.main([str(tmp_path / "run.csv"), "--tolerance", "0.1", "-t", "budget=0.2"])
+    assert is_png(tmp_path / "powalm.png")
+
+
+def test_the_log_of_a_hugging_face_trainer_is_read(tmp_path):
+    rows = [
+        {"loss": 0.5, "epoch": 1.0, "step": 5},
+        {"powalm/violation/near": 0.0, "powalm/y/near": 0.1, "epoch": 1.0, "step": 5},
+    ]
+    for number, shown in ((5, rows[:1]), (9, rows)):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": shown}))
+        os.utime(folder / "trainer_state.json", (number, number))
+    curves = plot.read([tmp_path])
+    expected = {"loss": 0.5, "powalm/violation/near": 0.0, "powalm/y/near": 0.1}
+    assert curves == {name: {1.0: value} for name, value in expected.items()}
+
+
+def test_a_local_mlflow_run_is_read(tmp_path):
+    for name, lines in {
+        "epoch": "1 0 10\n1 1 20\n",
+        "powalm/violation/rows": "1 0.5 10\n1 0.25 20\n",
+    }.items():
+        path = tmp_path / "metrics" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines)
+    assert plot.read([tmp_path]) == {"powalm/violation/rows": {0.0: 0.5, 1.0: 0.25}}
+
+
+def test_zeros_are_zeros_and_tolerances_are_lines(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: drawn.append(figure))
+    curves = {
+        "powalm/violation/rows": {0.0: 0.5, 1.0: 0.0},
+        "powalm/val/violation/rows": {0.0: 1e-3, 1.0: 0.0},
+        "powalm/y/rows": {0.0: 1.0, 1.0: 2.0},
+    }
+    plot.draw(curves, tmp_path / "powalm.png", {"": 0.01, "rows": 0.1})
+    _, violations, multipliers, _ = drawn[0].axes
+    assert violations.get_yscale() == "symlog"
+    lines = {line.get_label(): list(line.get_ydata()) for line in violations.lines}
+    assert lines["rows"] == [0.5, 0.0]
+    assert lines["tolerance"] == [0.01, 0.01]
+    assert lines["tolerance of rows"] == [0.1, 0.1]
+    assert [line.get_label() for line in multipliers.lines] == ["rows"]
+    box = violations.get_legend().get_bbox_to_anchor()
+    assert box.x0 >= violations.bbox.x1 - 1  # beside the axes
+
+
+@pytest.mark.parametrize("text", ["small", "rows=", "-1"])
+def test_a_tolerance_must_be_a_positive_number(text):
+    with pytest.raises(SystemExit, match=r"--tolerance must be a positive NUMBER or NAME=NUMBER"):
+        plot.main(["somewhere", f"--tolerance={text}"])

@@ -1,0 +1,1 @@
+"""Equations solved by networks under boundary and initial conditions, beside published numbers."""

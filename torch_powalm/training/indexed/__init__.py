@@ -1,0 +1,1 @@
+"""Blocks with one constraint per data point, of which a batch holds a few."""
