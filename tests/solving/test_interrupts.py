@@ -101,7 +101,7 @@ def test_in_an_inner_solver_it_keeps_the_last_iterate(file: str) -> None:
 
 def test_before_the_first_iterate_it_changes_nothing() -> None:
     x_1 = vector(30, -10)
-    problem = quartic(CtrlC(quartic_f, 1, "panoc.py"))
+    problem = quartic(CtrlC(quartic_f, 1, "model_newton.py"))
     solution = power_alm(problem, x_1, beta_1=1.0)
     assert_kept(problem, solution, records=0)
     assert torch.equal(solution.state["x"], x_1)
@@ -188,11 +188,12 @@ def box_f(x: Tensor) -> Tensor:
 def test_in_the_active_set_method_it_keeps_the_point_before(call: int) -> None:
     f = CtrlC(box_f, call, "active_set.py")
     problem, x_1 = box_qp(f), torch.zeros(6, dtype=F64)
-    solution = power_alm(problem, x_1)
+    solution = power_alm(problem, x_1, solver=solvers.PANOC())
     assert_kept(problem, solution, records=2)
     assert f.after <= 1  # the certificate above
     assert solution.records[-1].multiplier != "active set"
-    plain = power_alm(box_qp(box_f), x_1, active_set=False, max_outer=2)
+    settings = {"solver": solvers.PANOC(), "active_set": False, "max_outer": 2}
+    plain = power_alm(box_qp(box_f), x_1, **settings)
     assert torch.equal(solution.state["x"], plain.state["x"])
     assert torch.equal(solution.state["y"], plain.state["y"])
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
-from torch_powalm.prox import Proximable
+from torch_powalm.prox import Bounded, Proximable
+from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solvers import PANOC, run
+from torch_powalm.solvers.model_newton import ModelNewton
+from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
 from torch_powalm.solving.problem import Problem
+from torch_powalm.solving.subproblem import Subproblem
+from torch_powalm.solving.termination import DescentMonitor
 
 _DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
 _NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
 _STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
 _NEWTON = 200  # unknowns up to which Newton directions are used
+_ELSEWHERE = (1e-3, 1.0, 10.0)  # distances of other starts from x_1, relative to a typical ‖x‖
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -51,7 +58,7 @@ class FeasibilityRestoration:
         self.max_iter, self.used_up = max_iter, used_up
         self.x_norm = float(torch.linalg.vector_norm(x)) or 1.0
         self.violation, self.waiting = math.inf, 0  # smallest so far, and iterations since then
-        self.longest_wait = _FIRST_WAIT
+        self.longest_wait, self.searches = _FIRST_WAIT, 0
         self.x_1 = x
 
     def observe(self, violation: float) -> None:
@@ -77,18 +84,29 @@ class FeasibilityRestoration:
         """
         if violation <= self.eps_A or self.waiting == 0:
             return None
+        if self.searches > 0 and self.waiting < self.longest_wait:
+            return None
         stuck = is_stuck(self.problem, x, self.x_norm)
-        if not stuck:
-            if self.waiting < self.longest_wait:
-                return None
-            self.longest_wait, self.waiting = 2 * self.longest_wait, 0
+        if not stuck and self.waiting < self.longest_wait:
+            return None
+        self.searches += 1
+        self.longest_wait, self.waiting = 2 * self.longest_wait, 0
         found = self._restore(x)
         if found is None or found.feasible:
             return found if stuck else None
-        if not grown:
-            return None
-        again = self._restore(neighbor(self.problem.g, self.x_1, self.x_norm, seed=1))
-        return found if again is None else again
+        return self._look_elsewhere(found) if grown else None
+
+    def _look_elsewhere(self, found: Restored) -> Restored | None:
+        """A feasible point from another start; the given one if some agree and none contradicts."""
+        agreed = False
+        for seed, distance in enumerate(_ELSEWHERE, 1):
+            again = self._restore(
+                neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
+            )
+            if again is not None and again.feasible:
+                return again
+            agreed |= again is not None  # a search that found nothing shows nothing
+        return found if agreed and not self.used_up() else None
 
     def _restore(self, x: Tensor) -> Restored | None:
         return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
@@ -129,10 +147,11 @@ def restore(
     grad_norm = float(torch.linalg.vector_norm(grad))
     if math.isnan(grad_norm):
         return None
+    known = is_small(problem.g, start, 0)
     result = run(
-        PANOC(newton=_NEWTON),
-        half_square,
-        domain,
+        ModelNewton() if known else PANOC(),
+        _modeled(problem, start, half_square) if known else half_square,
+        problem.g if known else domain,
         start,
         tol=min(1e-8 * grad_norm, 1e300) or 1e-300,
         max_iter=max_iter,
@@ -148,8 +167,15 @@ def restore(
 
 
 def neighbor(g: Proximable, x: Tensor, distance: float, seed: int = 0) -> Tensor:
-    """A point of dom g in a random direction from x, the same direction at every call."""
+    """A point of dom g in a random direction from x, the same direction at every call.
+
+    Variables whose bounds are closer to each other than ‖x‖ move by less.
+    """
+    typical = float(torch.linalg.vector_norm(x)) or 1.0
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
+    if isinstance(g, Bounded) and isinstance(g.bounds, tuple):
+        lower, upper = (expand_like(bound, x) for bound in g.bounds)
+        noise = noise * torch.as_tensor((upper - lower) / typical).clamp(max=1.0)
     step = distance / (float(torch.linalg.vector_norm(noise)) or 1.0)
     return g.prox(torch.add(x, noise, alpha=step), torch.finfo(x.dtype).eps)
 
@@ -161,10 +187,11 @@ def _violation(problem: Problem, x: Tensor) -> tuple[float, Tensor]:
     return norm(v), at.gradient(v)
 
 
-class _HalfSquare:
+class _HalfSquare(DescentMonitor):
     """½‖(A(x), max(B(x), 0))‖², its smallest value so far and the point of that value."""
 
     def __init__(self, problem: Problem, x: Tensor) -> None:
+        super().__init__(is_bounded=True)
         self.problem = problem
         self.lowest, self.best = math.inf, x
 
@@ -177,6 +204,29 @@ class _HalfSquare:
         if value < self.lowest:
             self.lowest, self.best = value, x
         return value, grad
+
+    def observe(self, x: Any, psi_x: float, f_x: float) -> None:
+        """Take an evaluation of the modeled function into account."""
+        if psi_x < self.lowest:
+            self.lowest, self.best = psi_x, x
+
+
+def _modeled(problem: Problem, x: Tensor, half_square: _HalfSquare) -> Subproblem:
+    """½‖(A, max(B, 0))‖² as the subproblem of no objective with y = 0 and β = 1."""
+    alone = problem.without_objective()
+    dual = DualState(
+        nu=1.0,
+        beta_1=1.0,
+        omega=1.0,
+        sigma="penalty",
+        sigma_1=1.0,
+        beta_max=math.inf,
+        y_max=math.inf,
+        sufficient_decrease=None,
+    )
+    at = alone.oracle.at(x)
+    dual.start(at.r, problem.inequality(at))
+    return Subproblem(alone, dual, at, half_square, LagrangianCurvature(alone, x))
 
 
 class _Domain:

@@ -117,3 +117,7 @@ class _ScaledPoint(Point):
     def gradient(self, w: Tensor) -> Tensor:
         """The gradient of the scaled Lagrangian."""
         return self._factor * self._point.gradient(self._scales.r * w / self._factor)
+
+    def jacobian(self) -> Tensor:
+        """s_r J."""
+        return self._scales.r.unsqueeze(1) * self._point.jacobian()

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from torch_powalm.prox import Box
 from torch_powalm.solvers import PANOC, run
+from torch_powalm.solving.box_newton import minimize_on_box
+from torch_powalm.solving.lagrangian_curvature import bounds_of, is_small
+from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
 
 _ITERATIONS = 50  # must not cost more than finding the point did,
@@ -36,6 +39,8 @@ def least_squares_multipliers(
     if inequality is not None:
         lower[inequality] = 0.0
         upper[inequality & (y <= 0)] = 0.0
+    if is_small(problem.g, x, len(y)):
+        return _dense(problem, at, lower, upper, y)
     distance = _Distance(problem, x, at.gradient(torch.zeros_like(y)))
     J_scale = distance.slope(y)
     if not math.isfinite(J_scale):
@@ -49,6 +54,37 @@ def least_squares_multipliers(
         max_iter=_ITERATIONS if dual_residual <= _FAR * tol else _ITERATIONS_FAR,
         stop=lambda: distance.smallest <= _ENOUGH * tol,
     ).x
+
+
+def _dense(problem: Problem, at: Point, lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
+    """The same by Newton steps with the Jacobian."""
+    squares = _DenseDistance(problem, at)
+    if not squares.J.isfinite().all():
+        return y
+    return minimize_on_box(squares, y, lower, upper)[0]
+
+
+class _DenseDistance:
+    """½ dist(−v, ∂g(x))² for a box, where v = ∇f(x) + Jᵀy."""
+
+    def __init__(self, problem: Problem, at: Point) -> None:
+        x = at.x.reshape(-1)
+        low, high = bounds_of(problem.g, at.x)
+        self.J = at.jacobian()
+        self.grad_f = at.gradient(at.r.new_zeros(len(at.r))).reshape(-1)
+        # What of v counts: all of it off the bounds, one sign at a bound, nothing if x_i is fixed.
+        self.negative, self.positive = x < high, x > low
+        self.counts = torch.ones_like(x, dtype=torch.bool)
+
+    def value_and_grad(self, y: Tensor) -> tuple[float, Tensor]:
+        v = torch.addmv(self.grad_f, self.J.T, y)
+        self.counts = torch.where(v < 0, self.negative, self.positive)
+        v = torch.where(self.counts, v, 0.0)
+        return 0.5 * torch.dot(v, v).item(), torch.mv(self.J, v)
+
+    def hessian(self, y: Tensor) -> Tensor:
+        J = self.J[:, self.counts]
+        return J @ J.T
 
 
 class _Distance:

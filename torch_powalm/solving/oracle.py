@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from torch_powalm.solving.functions import Calls, Constraint, Function, Objective, dense_rows
 
-@runtime_checkable
-class Objective(Protocol):
-    """A hand-written f whose value and gradient share work."""
+__all__ = ["Calls", "Constraint", "Function", "Objective", "Oracle", "Point"]
 
-    def value_and_grad(self, x: Tensor) -> tuple[float | Tensor, Tensor]:
-        """f(x) and ∇f(x)."""
-
-
-@runtime_checkable
-class Constraint(Protocol):
-    """A hand-written A or B."""
-
-    def values(self, x: Tensor) -> Tensor:
-        """The vector A(x)."""
-
-    def vjp(self, x: Tensor, w: Tensor) -> Tensor:
-        """J(x)ᵀw in the shape of x."""
-
-
-Function: TypeAlias = Callable[[Tensor], Tensor]
 # What math.sqrt, math.log or a division raise; torch returns nan or inf there.
 OUTSIDE_DOMAIN = (ArithmeticError, ValueError)
-
-
-@dataclass
-class Calls:
-    """Number of evaluations of f, ∇f and the constraints."""
-
-    function: int = 0
-    gradient: int = 0
-    constraint: int = 0
-
-    def add(self, other: Calls) -> None:
-        """Add the counts of a run."""
-        self.function += other.function
-        self.gradient += other.gradient
-        self.constraint += other.constraint
 
 
 class Oracle:
@@ -64,6 +30,7 @@ class Oracle:
     ) -> None:
         self.constraints = constraints
         self.calls = Calls()
+        self.has_objective = True
         self.sizes: list[int] | None = None  # of the constraints, once evaluated
         # Decided once: isinstance with a protocol costs as much as a small matrix product.
         self.f = None if isinstance(f, Objective) else f
@@ -79,9 +46,15 @@ class Oracle:
         other.calls = Calls()
         return other
 
+    def without_objective(self) -> Oracle:
+        """The constraints alone, with f = 0, and the same counters."""
+        other = copy(self)
+        other.has_objective = False
+        return other
+
     def at(self, x: Tensor, *, objective: bool = True) -> Point:
         """Evaluate at x; without the objective, f is taken as 0."""
-        return Point(self, x, objective)
+        return Point(self, x, objective and self.has_objective)
 
     def check(self, x: Tensor) -> None:
         """Raise if f or a constraint returns a wrong type, shape or value at x."""
@@ -136,6 +109,16 @@ class Point:
             return self._backward(w)
         except OUTSIDE_DOMAIN:
             return torch.full_like(self.x, math.nan)
+
+    def jacobian(self) -> Tensor:
+        """J(x), one row for every constraint, with x flat; nan where it is not defined."""
+        try:
+            rows = dense_rows(self.x, self._oracle.blocks, self.sizes, self._oracle.calls)
+        except OUTSIDE_DOMAIN:
+            rows = []
+        if rows:
+            return torch.cat(rows)
+        return self.x.new_full((len(self.r), self.x.numel()), math.nan)
 
     def _evaluate(self) -> None:
         """Evaluate; nan where the functions raise because x is outside their domain."""

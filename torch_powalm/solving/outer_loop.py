@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch_powalm.dual import DualState
-from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
+from torch_powalm.functional import phi, violation
+from torch_powalm.result import InnerResult, OuterRecord, Records, Solution, Status
 from torch_powalm.solvers.base import PATIENCE, InnerRun
+from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
 from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
+from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
 from torch_powalm.solving.oracle import Point
+from torch_powalm.solving.outer_record import outer_record
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.settings import Settings, solver_at
 from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import Termination, is_bounded
 
 _GROWN = 100.0  # growth of β before a problem counts as infeasible
+_BARRIER = 10.0  # penalty of an infeasible trap, relative to the rise of f from there
 _UNBOUNDED_GROWTH = 100.0  # growth of β after a subproblem without a minimizer
 
 
@@ -56,7 +62,7 @@ class OuterLoop:
         settings: tolerances, limits, inner solver, and which rules apply.
         budget: calls and seconds spent by the run.
         scales: how `problem` was scaled; None if it was not.
-        tol: first inner tolerance of a run that continues another one; None for a new run.
+        state: `Solution.state` of a run to continue; None for a new run.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class OuterLoop:
         settings: Settings,
         budget: Budget,
         scales: Scales | None = None,
-        tol: float | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
@@ -91,10 +97,15 @@ class OuterLoop:
         self.restoration = FeasibilityRestoration(
             original, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
         )
-        if tol is not None:
-            self.tolerance.value = tol
         self.point = start  # the last one certified
         self.records = Records()
+        automatic = settings.solver is None and settings.lam is None
+        small = automatic and is_small(problem.g, at.x, len(at.r))
+        self.curvature = LagrangianCurvature(problem, at.x) if small else None
+        if state is not None:
+            self.tolerance.value = state["tol"]
+        if state is not None and self.curvature is not None and state.get("curvature"):
+            self.curvature.load_state_dict(state["curvature"])
         self.interrupted = False
         self._current = _Iteration()
 
@@ -108,10 +119,14 @@ class OuterLoop:
         known = self._current
         if known.run is None:
             psi = Subproblem(
-                self.problem, self.dual, self.at, self.termination.monitor_subproblem()
+                self.problem,
+                self.dual,
+                self.at,
+                self.termination.monitor_subproblem(),
+                self.curvature,
             )
             known.run = InnerRun(
-                solver_at(self.settings, self.dual.beta),
+                ModelNewton() if self.curvature else solver_at(self.settings, self.dual.beta),
                 psi,
                 self.problem.g,
                 self.at.x,
@@ -168,7 +183,7 @@ class OuterLoop:
         if self.interrupted:
             termination.end(Status.INTERRUPTED)
         self.tolerance.advance(dual)
-        self.records.append(_record(step, point, inner, self.budget))
+        self.records.append(outer_record(step, point, inner, self.budget))
         return self.records[-1]
 
     def restore_feasibility(self) -> None:
@@ -180,8 +195,10 @@ class OuterLoop:
         found = self.restoration.escape(self.point.x, primal, grown=grown)
         if found is None:
             return
-        self.at = self.problem.oracle.at(found.x)
-        if not found.feasible:
+        trap, self.at = self.at, self.problem.oracle.at(found.x)
+        if found.feasible:
+            self._start_again(trap)
+        else:
             self.termination.end(Status.INFEASIBLE, self._certified(self.at))
 
     def _certified(self, at: Point) -> Certified:
@@ -189,6 +206,15 @@ class OuterLoop:
         point = certify(self.problem, self.dual, at)
         improve, tolerances = self.settings.least_squares, self.settings.tolerances
         return improve_multipliers(self.problem, point, tolerances) if improve else point
+
+    def _start_again(self, trap: Point) -> None:
+        """Start from a feasible point with y = 0 and a β with which ψ is higher in the trap."""
+        dual, rise = self.dual, self.at.f - trap.f
+        r = violation(trap.r, dual.inequality)
+        grown = dual.beta / dual.beta_1
+        dual.start(self.at.r, dual.inequality)
+        needed = _BARRIER * rise / (dual.beta * phi(r, dual.nu)) if r.any() else 0.0
+        dual.update(self.at.r, hold=max(1.0, min(needed, 1e12), grown))
 
     def interrupt(self) -> None:
         """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""
@@ -229,22 +255,3 @@ class OuterLoop:
                 **self.dual.state_dict(),
             },
         )
-
-
-def _record(step: DualRecord, point: Certified, inner: InnerResult, budget: Budget) -> OuterRecord:
-    spent = budget.spent
-    return OuterRecord(
-        k=step.k,
-        primal_residual=point.residuals.primal,
-        dual_residual=point.residuals.dual,
-        objective=point.objective,
-        beta=step.beta,
-        sigma=step.sigma,
-        y_norm=step.y_norm,
-        inner_iterations=inner.iterations,
-        inner_status=inner.status,
-        function_calls=spent.function,
-        gradient_calls=spent.gradient,
-        seconds=budget.seconds,
-        multiplier=point.multiplier,
-    )

@@ -133,9 +133,8 @@ def power_alm(
         y_max=y_max,
         sufficient_decrease=sufficient_decrease,
     )
-    tol = None if state is None else state["tol"]
     loop = OuterLoop(
-        start.problem, original, start.dual, start.at, settings, budget, start.scales, tol
+        start.problem, original, start.dual, start.at, settings, budget, start.scales, state
     )
 
     with closing(ProgressBar(progress, tolerances)) as bar:

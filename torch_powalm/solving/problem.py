@@ -109,6 +109,12 @@ class Problem:
         other.oracle = self.oracle.copy()
         return other
 
+    def without_objective(self) -> Problem:
+        """The same constraints and g with f = 0, and the same counters."""
+        other = copy(self)
+        other.oracle = self.oracle.without_objective()
+        return other
+
     def violation(self, at: Point) -> Tensor:
         """The vector (A(x), max(B(x), 0))."""
         return violation(at.r, self.inequality(at))

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
+from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature
 from torch_powalm.solving.oracle import Point
+from torch_powalm.solving.penalty_model import Expansion
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.termination import DescentMonitor
+
+
+@dataclass
+class _Known:
+    """A point with its weights and the gradient of ψ; J is computed when it is first needed."""
+
+    at: Point
+    w: Tensor
+    grad_psi: Tensor
+    _expansion: Expansion | None = None
+
+    def expansion(self) -> Expansion | None:
+        if self._expansion is None:
+            J = self.at.jacobian()
+            grad_f = self.grad_psi.reshape(-1) - J.T @ self.w
+            if grad_f.isfinite().all() and J.isfinite().all():
+                self._expansion = Expansion(self.at.x.reshape(-1), grad_f, self.at.r, J)
+        return self._expansion
 
 
 class Subproblem:
@@ -26,6 +48,7 @@ class Subproblem:
         dual: y, β and ν.
         at: a point that is already evaluated; None if there is none.
         monitor: sees every value of ψ; None for one with default settings.
+        curvature: Hessian of the Lagrangian, for `model_step`; None for large problems.
     """
 
     def __init__(
@@ -34,9 +57,12 @@ class Subproblem:
         dual: DualState,
         at: Point | None = None,
         monitor: DescentMonitor | None = None,
+        curvature: LagrangianCurvature | None = None,
     ) -> None:
         self.oracle, self.g, self.dual = problem.oracle, problem.g, dual
         self.monitor = DescentMonitor() if monitor is None else monitor
+        self.curvature = curvature
+        self._known: deque[_Known] = deque(maxlen=3)  # the last points with a gradient
         self._at: Point | None = None
         self._value = math.nan  # ψ, w and ∇ψ at the cached point, as far as they are known
         self._w: Tensor | None = None
@@ -58,7 +84,46 @@ class Subproblem:
                 self._grad = torch.full_like(x, math.nan)
             else:
                 self._grad = self._at.gradient(self._w)
+                if self.curvature is not None:
+                    self._known.append(_Known(self._at, self._w, self._grad))
         return value, self._grad
+
+    def model_step(self, x: Tensor, radius: float) -> tuple[Tensor, float] | None:
+        """A step in a box of this radius and the decrease of ψ that the model predicts.
+
+        None if the derivatives at x are not finite.
+        """
+        at, w = self._expand(x)
+        if self.curvature is None or at is None:
+            return None
+        d, decrease = self.curvature.step(at, w, self.dual, radius)
+        return d.view_as(x), decrease
+
+    def corrected_step(
+        self, x: Tensor, refused: Tensor, radius: float
+    ) -> tuple[Tensor, float] | None:
+        """The same with the constraints as they were found at a refused point; None if no help."""
+        (at, _), (there, _) = self._expand(x), self._expand(refused)
+        if self.curvature is None or at is None or there is None:
+            return None
+        step = self.curvature.corrected_step(at, there, self.dual, radius)
+        return None if step is None else (step[0].view_as(x), step[1])
+
+    def learn(self, x: Tensor, x_next: Tensor, *, accepted: bool) -> None:
+        """Improve the model by two points; what x_next shows is used even if it is refused."""
+        (old, w), (new, w_next) = self._expand(x), self._expand(x_next)
+        if self.curvature is not None and old is not None and new is not None:
+            self.curvature.learn(old, new, w_next if accepted else w, accepted=accepted)
+
+    def _expand(self, x: Tensor) -> tuple[Expansion | None, Tensor]:
+        """First derivatives at a point, None if they are not finite, and the weights."""
+        known = next((known for known in self._known if known.at.x is x), None)
+        if known is None:
+            self.value_and_grad(x)
+            if self._at is None or self._w is None or self._grad is None:
+                return None, x
+            known = _Known(self._at, self._w, self._grad)
+        return known.expansion(), known.w
 
     def _move(self, at: Point) -> None:
         terms = self.dual.value_and_weight(at.r)
@@ -67,4 +132,4 @@ class Subproblem:
         self._grad = None
         # Outside dom g, where trials may go, a low value says nothing of the problem.
         if not (self.monitor.is_low(self._value) and self.g.value(at.x) == math.inf):
-            self.monitor.observe(self._value, at.f)
+            self.monitor.observe(at.x, self._value, at.f)

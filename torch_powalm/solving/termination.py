@@ -46,7 +46,7 @@ class DescentMonitor:
         self._lowest = math.inf  # smallest value, ignoring decreases too small to count
         self._idle = 0  # evaluations since then
 
-    def observe(self, psi_x: float, f_x: float) -> None:
+    def observe(self, x: object, psi_x: float, f_x: float) -> None:
         """Take the next evaluation into account."""
         if math.isnan(self._floor):
             self._floor = -_UNBOUNDED * max(1.0, abs(f_x))

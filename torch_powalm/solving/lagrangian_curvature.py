@@ -1,0 +1,157 @@
+"""LagrangianCurvature: the Hessian of the Lagrangian of few unknowns, and steps that use it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_powalm.dual import DualState
+from torch_powalm.functional import norm
+from torch_powalm.prox import Bounded, Proximable
+from torch_powalm.prox.broadcasting import expand_like
+from torch_powalm.solving.box_newton import minimize_on_box
+from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
+from torch_powalm.solving.problem import Problem
+
+LARGEST = 50  # unknowns: secants learn B in so many steps; and
+_LARGEST_JACOBIAN = 50_000  # entries of J, up to which dense matrices are used
+_DIFFERENCE = 1e-7  # length of a difference, relative to an entry of x or to their mean square
+_DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (Powell 1978)
+_FLATTEST = 1e-3  # first curvature relative to the one that makes a step as long as x
+_FEWEST = 20  # steps before differences replace the secants
+_RUNNING = ("B", "is_guess", "by_differences", "steps", "rejected", "period")
+_REJECTED = 4  # steps refused in a row that show that the secants are misleading
+
+
+class LagrangianCurvature:
+    """B ≈ ∇²f + Σ w_i ∇²r_i, kept from one subproblem to the next.
+
+    B starts as a multiple of the identity and learns from every point that is tried, by damped BFGS
+    updates. J is known, so B does not have to learn βJᵀJ. If many steps were made or several were
+    refused in a row, B is computed by differences of ∇f + Jᵀw with fixed w, one for each variable,
+    and then corrected by symmetric rank-one updates.
+
+    Args:
+        problem: f, g and the constraints.
+        x: the start.
+    """
+
+    def __init__(self, problem: Problem, x: Tensor) -> None:
+        self.problem, self.like = problem, x
+        self.lower, self.upper = bounds_of(problem.g, x)
+        self.B: Tensor | None = None
+        self.is_guess = True  # whether B is still a guess of the size of a step
+        self.by_differences = False
+        self.steps, self.rejected = 0, 0  # since B was measured; in a row
+        self.period = max(_FEWEST, x.numel())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that continues this one needs."""
+        return {name: getattr(self, name) for name in _RUNNING}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the curvature of another run; a wrong one raises and changes nothing."""
+        B, n = state.get("B"), self.like.numel()
+        fits = B is None or (isinstance(B, Tensor) and B.shape == (n, n) and B.isfinite().all())
+        if not fits or any(name not in state for name in _RUNNING):
+            raise ValueError(f"state must have a finite curvature of {n} unknowns, got {state!r}")
+        self.__dict__.update({name: state[name] for name in _RUNNING})
+
+    def step(
+        self, at: Expansion, w: Tensor, dual: DualState, radius: float
+    ) -> tuple[Tensor, float]:
+        """Minimizer of the model in a box of this radius, and the decrease that it predicts."""
+        n = len(at.x)
+        if self.B is None:
+            size = norm(at.grad_f + at.J.T @ w) / max(1.0, norm(at.x))
+            self.B = (size or 1.0) * torch.eye(n, dtype=at.x.dtype)
+        if self.steps >= self.period or (self.rejected >= _REJECTED and self.steps >= n):
+            self._measure(at, w)
+        self.steps += 1
+        return self._minimize(PenaltyModel(at, self.B, dual), radius)
+
+    def corrected_step(
+        self, at: Expansion, there: Expansion, dual: DualState, radius: float
+    ) -> tuple[Tensor, float] | None:
+        """The step of a model whose constraints have the values found at a refused point.
+
+        None if the linearized constraints are not the reason why ψ is higher there than predicted.
+        """
+        if self.B is None or len(at.r) == 0:
+            return None
+        d = there.x - at.x
+        linear = torch.addmv(at.r, at.J, d)
+        rise = dual.value(there.r) - dual.value(linear)
+        change = torch.dot(there.grad_f - at.grad_f - self.B @ d, d).item()
+        if not rise > abs(change):
+            return None
+        bent = PenaltyModel(at._replace(r=at.r + there.r - linear), self.B, dual)
+        shift = dual.value(at.r) - dual.value(bent.at.r)
+        step, decrease = self._minimize(bent, radius)
+        return step, decrease + shift
+
+    def _minimize(self, model: PenaltyModel, radius: float) -> tuple[Tensor, float]:
+        x = model.at.x
+        lower = (self.lower - x).clamp(min=-radius)
+        upper = (self.upper - x).clamp(max=radius)
+        start = torch.zeros_like(x)
+        d, value = minimize_on_box(model, start, lower, upper)
+        return d, model.value_and_grad(start)[0] - value
+
+    def learn(self, old: Expansion, new: Expansion, w: Tensor, *, accepted: bool) -> None:
+        """Update B so that it maps the step to the change of ∇f + Jᵀw."""
+        self.rejected = 0 if accepted else self.rejected + 1
+        s, y = new.x - old.x, new.grad_f - old.grad_f + (new.J - old.J).T @ w
+        s_norm, y_norm = norm(s), norm(y)
+        if self.B is None or not (0 < s_norm < math.inf and y_norm < math.inf):
+            return
+        if self.is_guess:
+            theta = max(y_norm / s_norm, _FLATTEST * float(self.B[0, 0]))
+            self.B, self.is_guess = theta * torch.eye(len(s), dtype=s.dtype), False
+        Bs = self.B @ s
+        s_y, s_B_s = torch.dot(s, y).item(), torch.dot(s, Bs).item()
+        if self.by_differences:
+            error = y - Bs
+            product = s_y - s_B_s
+            if abs(product) > 1e-8 * s_norm * norm(error):
+                self.B = self.B + torch.outer(error, error) / product
+        elif s_B_s > 0:
+            if s_y < _DAMPING * s_B_s:
+                theta = (1 - _DAMPING) * s_B_s / (s_B_s - s_y)
+                y = torch.lerp(Bs, y, theta)
+                s_y = torch.dot(s, y).item()
+            self.B = self.B - torch.outer(Bs, Bs) / s_B_s + torch.outer(y, y) / s_y
+
+    def _measure(self, at: Expansion, w: Tensor) -> None:
+        """Compute B by differences, one for each variable that is not fixed."""
+        x, v = at.x, at.grad_f + at.J.T @ w
+        typical = norm(x) / math.sqrt(len(x)) or 1.0
+        B = torch.eye(len(x), dtype=x.dtype)
+        for i in (self.lower < self.upper).nonzero().reshape(-1).tolist():
+            h = _DIFFERENCE * max(abs(float(x[i])), typical)
+            shifted = x.clone()
+            shifted[i] += -h if x[i] + h > self.upper[i] else h
+            there = self.problem.oracle.at(shifted.view_as(self.like))
+            B[:, i] = (there.gradient(w).reshape(-1) - v) / (shifted[i] - x[i])
+        if B.isfinite().all():
+            self.B, self.by_differences, self.is_guess = (B + B.T) / 2, True, False
+        self.steps, self.rejected, self.period = 0, 0, 2 * self.period
+
+
+def is_small(g: Proximable, x: Tensor, constraints: int) -> bool:
+    """Whether dense matrices fit: few unknowns in float64 on the CPU, and a box or nothing as g."""
+    few = x.numel() <= LARGEST and x.numel() * constraints <= _LARGEST_JACOBIAN
+    box = isinstance(g, Bounded) and g.is_indicator and isinstance(g.bounds, tuple)
+    return few and box and x.dtype == torch.float64 and x.is_cpu
+
+
+def bounds_of(g: Proximable, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds of every entry of x, flat."""
+    assert isinstance(g, Bounded)
+    assert isinstance(g.bounds, tuple)
+    lower, upper = (expand_like(bound, x) + torch.zeros_like(x) for bound in g.bounds)
+    return lower.reshape(-1), upper.reshape(-1)
