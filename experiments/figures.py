@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from experiments import paper_numbers as paper
 from experiments.atomic_files import replacing
@@ -35,12 +36,19 @@ COLORS = {  # one for each ν, in all figures
     1.0: "#000000",
 }
 MARKERS = ("o", "s", "^", "D", "v", "P")  # one for each method
+LOOPS = {  # the paper's methods
+    "UPFAG": "the paper's double loop",
+    "AcceleratedGradient": "the paper's double loop",
+    "ProximalPoint": "the paper's triple loop",
+}
+ENOUGH = 30  # values for a violin; fewer are dots alone
 HOLLOW = {"markerfacecolor": "none", "linestyle": "none", "markersize": 5}
 
 
 def convergence(runs: Sequence[Run], experiment: str) -> Figure:
     """Violation and suboptimality during the run with the first seed, and the count by ν."""
-    first = sorted((run for run in runs if run.run["seed"] == 0), key=_nu)
+    all_first = sorted((run for run in runs if run.run["seed"] == 0), key=_nu)
+    first = [run for run in all_first if run.config["rule"] != "paper_text"]
     drawn = paper.curves(experiment, "violation").keys() & {_nu(run) for run in first}
     figure, (violation, suboptimality, powers) = plt.subplots(
         1, 3, figsize=(12, 3.6), layout="constrained"
@@ -56,20 +64,22 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
     for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
         for nu, points in paper.curves(experiment, panel).items():
             axis.semilogy(*zip(*points, strict=True), marker="o", color=color(nu), **HOLLOW)
-        axis.set_xscale("symlog", linthresh=100)
         axis.set_xlim(left=0)
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.set_xlabel(unit(runs))
     violation.set_ylabel("‖A(x)‖")
     suboptimality.set_ylabel("|f(x) − f*|")
     _bound_below(suboptimality, 1e-7)
     theirs = paper.curves(experiment, "violation").keys()
     _legend(violation, sorted(theirs | {_nu(run) for run in first if not drawn}), bool(theirs))
-    _counts_by_nu(powers, first, experiment)
+    _counts_by_nu(powers, all_first, experiment)
     return figure
 
 
 def violins(runs: Sequence[Run], experiment: str) -> Figure:
     """Distribution of counts and objectives over the instances, by ν."""
+    runs = [run for run in runs if run.config["rule"] != "paper_text"]
     figure, (counts, objectives) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     nus = sorted({_nu(run) for run in runs})
     labels = []
@@ -121,19 +131,20 @@ def beyond(runs: Sequence[Run], references: Sequence[Run]) -> Figure:
         for run in references
         if run.config["case"] in cases and _nu(run) in nus and run.run["seed"] in seeds
     ]
-    methods = sorted({run.config["method"] for run in runs})
+    theirs = {LOOPS[run.config["method"]] for run in chosen}
+    labels = [*(label for label in dict.fromkeys(LOOPS.values()) if label in theirs)]
+    labels += sorted({run.config["method"] for run in runs})
     figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
-    width = 0.8 / (len(methods) + 1)
+    width = 0.8 / len(labels)
     for run in (*chosen, *runs):
         case, nu, ours = cases.index(run.config["case"]), _nu(run), run.config["rule"] == "ours"
-        slot = 1 + methods.index(run.config["method"]) if ours else 0
+        slot = labels.index(run.config["method"] if ours else LOOPS[run.config["method"]])
         shift = (nus.index(nu) - (len(nus) - 1) / 2) * 0.2 * width
         x = case - 0.4 + width * (slot + 0.5) + shift
         marker = MARKERS[slot] if run.converged else "x"
         axis.semilogy(x, run.result["gradient_calls"], marker, color=color(nu), markersize=4.5)
     axis.set_xticks(range(len(cases)), [case.replace("_", "\n") for case in cases])
     axis.set_ylabel("gradient calls")
-    labels = ["the paper's choice", *methods]
     handles = [
         Line2D([], [], marker=marker, color="0.3", linestyle="none", label=label)
         for marker, label in zip(MARKERS, labels, strict=False)
@@ -170,7 +181,7 @@ def minimum(run: Run) -> float:
 
 
 def _violin(axis: Axes, x: int, values: Sequence[float], shade: str) -> None:
-    if len(set(values)) > 1:
+    if len(values) >= ENOUGH and len(set(values)) > 1:
         parts = axis.violinplot(values, [x], widths=0.8, showextrema=False, showmedians=True)
         for body in parts["bodies"]:
             body.set_facecolor(shade)
@@ -194,12 +205,15 @@ def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:
     for nu, value in paper.counts(experiment).items():
         axis.plot(nu, value, marker="o", color=color(nu), **HOLLOW)
     for run in runs:
-        marker = "o" if run.converged else "x"
+        marker = "x" if not run.converged else "^" if run.config["rule"] == "paper_text" else "o"
         axis.plot(_nu(run), count(run), marker, color=color(_nu(run)), markersize=5)
-    axis.set_yscale("log")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axis.set_xlabel("power ν")
     axis.set_ylabel(unit(runs))
     signs = {"ours": {"marker": "o", "linestyle": "none"}, "the paper's": {"marker": "o", **HOLLOW}}
+    if any(run.config["rule"] == "paper_text" for run in runs):
+        signs["ours, step of Algorithm 1"] = {"marker": "^", "linestyle": "none"}
     if not all(run.converged for run in runs):
         signs["ours, did not converge"] = {"marker": "x", "linestyle": "none"}
     handles = [Line2D([], [], color="0.3", label=name, **style) for name, style in signs.items()]

@@ -22,7 +22,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from experiments import figures, reproduction_report, run_tables, tables
+from experiments import dual_step_evidence, figures, reproduction_report, run_tables, tables
 from experiments.atomic_files import write_text
 from experiments.run_folder import Run
 
@@ -118,6 +118,8 @@ def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         case = made[0].config["case"]
         if experiment != "beyond" and case in ("clustering_mnist", "clustering_fashion", "gevp"):
             yield experiment, figures.convergence(made, case)
+        if experiment == "gevp":
+            yield "dual_step", dual_step_evidence.figure(figures.color)
         if experiment in ("qp_double", "qp_triple"):
             yield experiment, figures.violins(made, experiment)
         if experiment == "beyond":
@@ -129,8 +131,8 @@ def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
 
 
 def _references(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the paper's settings."""
-    return [run for run in runs if run.config["rule"] == "paper"]
+    """The runs with the paper's settings, with the dual step of its runs where there are both."""
+    return [run for run in runs if run.config["rule"] in ("paper", "paper_runs")]
 
 
 if __name__ == "__main__":

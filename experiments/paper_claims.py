@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from scipy.stats import spearmanr
 
+from experiments import paper_numbers as paper
 from experiments.run_folder import Run
 from experiments.tables import count, whole
 
 INSTANCES, ENOUGH = 10, 5  # instances in the paper's tables, and how many suffice for a verdict
+UPFAG_GRADIENTS = 3  # of an iteration without backtracks
 POWERS = {  # values of ν in these tables; the other experiments have one instance
     "qp_double": (0.6, 0.7, 0.8, 0.9, 1.0),
     "qp_triple": (0.6, 0.7, 0.8, 0.9, 1.0),
@@ -29,6 +31,27 @@ class Answer(NamedTuple):
     claim: str
     verdict: str
     evidence: str
+
+
+def papers_runs() -> list[Run]:
+    """The trials of the paper's tables and the counts of its clusterings, in the form of runs."""
+    found = []
+    for name in POWERS:
+        columns = [paper.trials(name, column) for column in ("count", "primal_residual")]
+        for nu, counts in columns[0].items():
+            for seed, (cost, primal) in enumerate(zip(counts, columns[1][nu], strict=True)):
+                found.append(_papers_run(name, nu, seed, cost, primal))
+    for name in ("clustering_mnist", "clustering_fashion"):
+        found += [_papers_run(name, nu, 0, cost) for nu, cost in paper.counts(name).items()]
+    return found
+
+
+def _papers_run(name: str, nu: float, seed: int, cost: float, primal: float = 0.0) -> Run:
+    upfag = name not in ("gevp", "qp_triple")
+    config = {"name": name, "nu": nu, "method": "UPFAG" if upfag else "", "rule": "paper_runs"}
+    gradients = UPFAG_GRADIENTS * cost if upfag else cost
+    result = {"inner_iterations": cost, "gradient_calls": gradients, "primal_residual": primal}
+    return Run({"config": config, "seed": seed, "status": "converged", "result": result})
 
 
 def answers(runs: Sequence[Run]) -> list[Answer]:
@@ -82,7 +105,7 @@ def violation(runs: Sequence[Run], experiment: str, loop: str) -> Answer:
     means = {nu: fmean(run.result["primal_residual"] for run in found[nu]) for nu in nus}
     evidence = ", ".join(f"ν = {nu:g}: {mean:.1e}" for nu, mean in means.items())
     rank = float(spearmanr(nus, list(means.values())).statistic)
-    verdict = "yes" if rank >= 0.9 else "no"
+    verdict = "yes" if rank > 0.9 - 1e-9 else "no"
     return Answer(claim, verdict, f"{evidence}; rank correlation {rank:.1f}")
 
 

@@ -52,7 +52,7 @@ class Run:
 
     @property
     def converged(self) -> bool:
-        """Whether both residuals are within their tolerances."""
+        """Whether the stop of its config was reached: both residuals, or violation and |f − f*|."""
         return bool(self.run["status"] == "converged")
 
     @cached_property

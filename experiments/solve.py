@@ -21,6 +21,7 @@ from experiments import hydra_cli, run_folder
 from experiments.environment import environment
 from experiments.problems.instances import Instance
 from experiments.run_path import run_key
+from experiments.suboptimality import suboptimality_stop
 from torch_powalm import Solution, Status
 
 
@@ -38,7 +39,10 @@ def main(cfg: DictConfig) -> None:
         raise ValueError(f"threads must be at least 1, got {cfg.threads!r}")
     torch.set_num_threads(cfg.threads)
     instance = instantiate(cfg.problem)
-    solution = instantiate(cfg.alm)(instance.problem, instance.x_1)
+    stop = suboptimality_stop(cfg.stop, instance, cfg.eps)
+    solution = instantiate(cfg.alm)(instance.problem, instance.x_1, callback=stop)
+    if stop is not None and stop.end is not None:
+        solution = stop.end.solution(solution)
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt  # a record would count as finished
     run = {
@@ -68,6 +72,8 @@ def settings(cfg: DictConfig) -> dict[str, Any]:
     for key in ("output", "progress", "data", "features", "solver"):
         config.pop(key, None)  # problem and alm contain the last two
     config["alm"].pop("progress")
+    if config["stop"] == "residuals":
+        config.pop("stop")
     if "features" in config["problem"]:
         features = config["problem"]["features"]
         features["data"] = {

@@ -11,6 +11,11 @@ from experiments.run_folder import Run
 
 Row = dict[str, str]
 MISSING = "–"
+RULES = {  # the paper's settings by dual step; the last one has our certificate, too
+    "paper_runs": "σ_1/√(k+1)",
+    "paper_text": "Algorithm 1",
+    "paper": "Algorithm 1, our certificate",
+}
 
 
 def count(run: Run) -> float:
@@ -55,17 +60,19 @@ def clustering(runs: Sequence[Run]) -> list[Row]:
 
 
 def trials(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
-    """One row for each ν of a table of the paper: means over the first seeds, ours and theirs."""
+    """One row for each ν of a table of the paper and each dual step: means over the first seeds."""
     theirs = paper.trials(experiment)
     quality = "suboptimality" if experiment == "gevp" else "dual_residual"
     rows = []
-    for nu in sorted({run.config["nu"] for run in runs} & set(theirs)):
-        of_nu = [run for run in runs if run.config["nu"] == nu and run.run["seed"] < trials]
+    first = [run for run in runs if run.run["seed"] < trials and run.config["nu"] in theirs]
+    for nu, rule in sorted({(run.config["nu"], run.config["rule"]) for run in first}):
+        of_nu = [run for run in first if (run.config["nu"], run.config["rule"]) == (nu, rule)]
         good = [run for run in of_nu if run.converged]
         mean = average(count(run) for run in good)
         rows.append(
             {
                 "ν": f"{nu:g}",
+                "dual step": RULES[rule],
                 "paper": whole(fmean(theirs[nu])),
                 "ours": whole(mean),
                 "ratio": ratio(mean, fmean(theirs[nu])),
@@ -77,6 +84,16 @@ def trials(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
                 f"paper {quality.replace('_', ' ')}": small(
                     fmean(paper.trials(experiment, quality)[nu])
                 ),
+                "ends on ‖A‖": _ends_on_violation(
+                    [(run.result["primal_residual"], QUALITY[quality](run)) for run in good]
+                ),
+                "paper ends on ‖A‖": _ends_on_violation(
+                    zip(
+                        paper.trials(experiment, "primal_residual")[nu],
+                        paper.trials(experiment, quality)[nu],
+                        strict=True,
+                    )
+                ),
                 "gradients": whole(average(run.result["gradient_calls"] for run in good)),
                 "seconds": whole(average(run.run["seconds"] for run in good)),
             }
@@ -84,10 +101,16 @@ def trials(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
     return rows
 
 
+def _ends_on_violation(pairs: Iterable[tuple[float, float]]) -> str:
+    """In how many runs the violation is the larger of the two numbers that must be below eps."""
+    larger = [primal > other for primal, other in pairs]
+    return f"{sum(larger)} of {len(larger)}" if larger else MISSING
+
+
 def powers(runs: Sequence[Run], experiment: str) -> list[Row]:
     """One row for each ν of a figure of the paper, first seed."""
     rows = []
-    for run in sorted(runs, key=_order):
+    for run in sorted(runs, key=lambda run: (_order(run), run.config["rule"])):
         if run.run["seed"] > 0:
             continue
         reference = paper.counts(experiment).get(run.config["nu"])
@@ -95,6 +118,7 @@ def powers(runs: Sequence[Run], experiment: str) -> list[Row]:
         rows.append(
             {
                 "ν": f"{run.config['nu']:g}",
+                "dual step": RULES[run.config["rule"]],
                 "paper": whole(reference),
                 "ours": whole(reached),
                 "ratio": ratio(reached, reference),

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import torch_powalm.lightning
 from experiments.benchmarks import call_walk
-from torch_powalm import Status, power_alm, prox
+from torch_powalm import Status, power_alm, prox, solvers, zoo
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 README = (ROOT / "README.md").read_text()
@@ -35,6 +37,10 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 DISTRIBUTED = (ROOT / "docs" / "distributed.md").read_text()
 
 
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
 def assert_readme_ends_feasible(names):
     with torch.no_grad():
         value, _ = names["class_losses"](names["model"](names["x_all"]), names["target_all"])
@@ -46,11 +52,9 @@ def assert_readme_ends_feasible(names):
 
 
 def test_every_block_runs_as_printed(tmp_path, capsys):
-    first, solve = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    blocks = [first, *re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL), solve]
-    assert len(blocks) == README.count("```python") + TRAINING.count("```python") == 7
+    first, solve = blocks(README)
     names = {"path": tmp_path / "state.pt"}
-    for block in blocks:
+    for block in [first, *blocks(TRAINING), solve]:
         exec(compile(block, "README.md", "exec"), names)
         if block is first:
             assert_readme_ends_feasible(names)
@@ -63,12 +67,67 @@ def test_every_block_runs_as_printed(tmp_path, capsys):
 
 
 def test_the_solving_blocks_run_as_printed():
-    _, solve = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    blocks = [solve, *re.findall(r"```python\n(.*?)```", SOLVING, re.DOTALL)]
-    assert len(blocks) == 5
     names = {}
-    for block in blocks:
+    for block in [blocks(README)[1], *blocks(SOLVING)]:
         exec(compile(block, "solving.md", "exec"), names)
+    assert names["solution"].status is Status.CONVERGED
+
+
+ELSEWHERE = {"training.md", "solving.md", "lightning.md", "distributed.md"}  # tests of their own
+NEEDS = {"coming_from/cooper.md": "cooper", "coming_from/fairlearn.md": "fairlearn"}
+PAGES = [
+    str(path.relative_to(DOCS))
+    for path in sorted(DOCS.rglob("*.md"))
+    if not path.is_relative_to(DOCS / "generated") and "```python" in path.read_text()
+]
+
+
+@pytest.mark.filterwarnings("default")  # pages show warnings, and other libraries give some
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
+def test_the_blocks_of_a_page_run_as_printed(page, tmp_path):
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page])
+    names = {"__name__": "docs", "path": tmp_path / "state.pt", "folder": tmp_path}
+    for block in blocks((DOCS / page).read_text()):
+        exec(compile(block, page, "exec"), names)
+    assert not [name for name in names if name.startswith("test_")]
+
+
+def test_no_python_of_ours_is_hidden_in_another_kind_of_block():
+    for path in DOCS.rglob("*.md"):
+        for block in re.findall(r"```text\n(.*?)```", path.read_text(), re.DOTALL):
+            assert "torch_powalm" not in block
+
+
+def test_the_first_page_ends_feasible():
+    names = {}
+    (block,) = blocks((DOCS / "index.md").read_text())
+    assert len(block.strip().splitlines()) <= 22
+    exec(compile(block, "index.md", "exec"), names)
+    with torch.no_grad():
+        missed = torch.sigmoid(-names["model"](names["x"]))[names["sick"] == 1].mean()
+    assert missed <= 0.12
+    assert names["optimizer"].report(tolerance=0.02).feasible
+
+
+API = {path.name: path.read_text() for path in sorted((DOCS / "api").glob("*.md"))}
+PUBLIC = {
+    *torch_powalm.__all__,
+    *prox.__all__,
+    *solvers.__all__,
+    *torch_powalm.lightning.__all__,
+    *zoo.__all__,
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_has_a_reference_and_an_example(name):
+    found = [text for text in API.values() if re.search(rf"\b{name}\b", "".join(blocks(text)))]
+    assert found, f"no example uses {name}"
+    directives = "".join(
+        block for text in API.values() for block in re.findall(r"```{eval-rst}(.*?)```", text, re.S)
+    )
+    assert re.search(rf"auto.*\b{name}\b|members:.*\b{name}\b", directives)
 
 
 def test_the_solving_page_names_every_argument_term_and_status():
@@ -82,7 +141,7 @@ def test_the_solving_page_names_every_argument_term_and_status():
 @pytest.mark.filterwarnings("ignore")  # what Lightning says about small examples
 def test_the_lightning_blocks_run_as_printed(tmp_path, capsys):
     names = {"folder": tmp_path}
-    for block in re.findall(r"```python\n(.*?)```", LIGHTNING, re.DOTALL):
+    for block in blocks(LIGHTNING):
         exec(compile(block, "lightning.md", "exec"), names)
     metrics = names["trainer"].callback_metrics
     assert float(metrics["powalm/k"]) == 40  # a run of 600 steps has 40 updates
@@ -92,7 +151,7 @@ def test_the_lightning_blocks_run_as_printed(tmp_path, capsys):
 
 
 def test_the_distributed_block_runs_as_printed(tmp_path):
-    (block,) = re.findall(r"```python\n(.*?)```", DISTRIBUTED, re.DOTALL)
+    (block,) = blocks(DISTRIBUTED)
     script = tmp_path / "train.py"
     script.write_text(block)
     with socket.socket() as free:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,20 +96,45 @@ def gevp(seed: int, n: int = 500, factor: float = 0.5) -> tuple[Problem, Tensor]
     return Problem(f, equality=Sphere()), x_1
 
 
-def qp(seed: int, n: int = 100, m: int = 20) -> tuple[Problem, Tensor]:
-    """Nonconvex QP of the paper's section 4: Cx = b, x in [−5, 5]."""
+def qp(seed: int, n: int = 100, m: int = 20, **generator: Any) -> tuple[Problem, Tensor]:
+    """Nonconvex QP of the paper's section 4 in the box [−5, 5]; arguments as for `qp_parts`."""
+    f, A, x_1 = qp_parts(seed, n, m, **generator)
+    return Problem(f, equality=A, g=prox.Box(-5.0, 5.0)), x_1
+
+
+def qp_parts(
+    seed: int,
+    n: int = 100,
+    m: int = 20,
+    *,
+    eigenvalues: float = 50.0,
+    q: float = 2.0,
+    norm: str = "spectral",
+) -> tuple[Quadratic, Linear, Tensor]:
+    """½xᵀŜᵀΛŜx + qᵀx, Cx − b, and a start.
+
+    Args:
+        seed: of all random numbers.
+        n: unknowns.
+        m: equalities, in [1, n].
+        eigenvalues: standard deviation of the entries of Λ.
+        q: standard deviation of the entries of q.
+        norm: the norm by which Ŝ is normalized, "spectral" or "frobenius".
+    """
     if not 1 <= m <= n:
         raise ValueError(f"m must be in [1, n = {n}], got {m!r}")
+    if norm not in ("spectral", "frobenius"):
+        raise ValueError(f"norm must be 'spectral' or 'frobenius', got {norm!r}")
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
-    eigenvalues, S = 50 * normal(n), normal(n, n)
-    S /= torch.linalg.matrix_norm(S, 2)
-    Q, q, C = S.T @ torch.diag(eigenvalues) @ S, 2 * normal(n), normal(m, n)
+    diagonal, S = eigenvalues * normal(n), normal(n, n)
+    S /= torch.linalg.matrix_norm(S, 2 if norm == "spectral" else "fro")
+    Q, linear, C = S.T @ torch.diag(diagonal) @ S, q * normal(n), normal(m, n)
     b, x_1 = C @ normal(n), normal(n).clamp(-5, 5)
-    return Problem(Quadratic(Q, q), equality=Linear(C, b), g=prox.Box(-5.0, 5.0)), x_1
+    return Quadratic(Q, linear), Linear(C, b), x_1
 
 
 def clustering(

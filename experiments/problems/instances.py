@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,9 +53,28 @@ def gevp_step(seed: int, n: int) -> Callable[[float], solvers.AcceleratedGradien
     return at_penalty
 
 
-def qp(seed: int, n: int, m: int) -> Instance:
+def qp(seed: int, n: int, m: int, eigenvalues: float, q: float, norm: str) -> Instance:
     """A nonconvex QP with m equalities and a box."""
-    return Instance(*deterministic.qp(seed, n, m))
+    return Instance(*deterministic.qp(seed, n, m, eigenvalues=eigenvalues, q=q, norm=norm))
+
+
+def qp_proximal_point(**generator: Any) -> solvers.ProximalPoint:
+    """The paper's iPPM on a QP: ρ = ‖Q‖, the constant of its lemma where A is linear."""
+    f, _, _ = deterministic.qp_parts(**generator)
+    rho = torch.linalg.matrix_norm(f.Q, 2).item()
+    return solvers.ProximalPoint(rho=rho, max_inner=100_000)
+
+
+def qp_upfag(point: str = "best", **generator: Any) -> Callable[[float], solvers.UPFAG]:
+    """UPFAG on a QP whose first trials are 1/(‖Q‖ + β‖C‖²), the inverse curvature for ν = 1."""
+    f, A, _ = deterministic.qp_parts(**generator)
+    Q_norm, C_norm = (torch.linalg.matrix_norm(M, 2).item() for M in (f.Q, A.C))
+
+    def at_penalty(beta: float) -> solvers.UPFAG:
+        step_1 = 1 / (Q_norm + beta * C_norm**2)
+        return solvers.UPFAG(step_1=step_1, trial="first", point=point)
+
+    return at_penalty
 
 
 def clustering(

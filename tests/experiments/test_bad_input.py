@@ -77,7 +77,7 @@ def test_a_failed_job_does_not_stop_its_sweep(tmp_path, capsys):
 def test_a_run_that_is_interrupted_is_not_kept(tmp_path, monkeypatch, capsys):
     def interrupted(*args, **settings):
         return torch_powalm.solving.power_alm.power_alm(
-            *args, **settings, callback=lambda record, x: True
+            *args, **{**settings, "callback": lambda record, x: True}
         )
 
     monkeypatch.setattr(torch_powalm, "power_alm", interrupted)

@@ -22,13 +22,7 @@ from experiments.run_folder import differences
 from tests.experiments.tiny_runs import ROOT
 
 RESULTS = ROOT / "experiments" / "results"
-SOLVERS = {
-    "UPFAG": "upfag",
-    "ProximalPoint": "proximal_point",
-    "PANOC": "panoc",
-    "Spectral": "spectral",
-    "AcceleratedGradient": "gevp_step",
-}
+RULES = {"paper": "paper_certified"}  # config files whose name is not that of their rule
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +87,9 @@ def test_kept_runs_have_the_settings_of_the_configs(runs):
             config = run.config
             overrides = [f"experiment={config['name']}", f"seed={config['seed']}", "data.root=any"]
             if "case" in config:
-                overrides += [f"problem={config['case']}", f"solver={SOLVERS[config['method']]}"]
+                parts, rule = run.key.split("/"), RULES.get(config["rule"], config["rule"])
+                solver = parts[1] if parts[0] == config["case"] else parts[0]
+                overrides += [f"problem={config['case']}", f"solver={solver}", f"alm={rule}"]
                 now = solve.settings(compose("solve", [*overrides, f"nu={config['nu']}"]))
             else:
                 method, *power = run.key.split("/data=complete/")[0], config["method"].get("nu")

@@ -105,13 +105,16 @@ LEVELS = "max_inner=5/max_outer=1/n=12/problem.m=3"
 @pytest.mark.parametrize(
     ("overrides", "folder"),
     [
-        ((), f"qp_double/upfag/{LEVELS}/nu=0.8/seed=0"),
-        (("nu=1", "seed=3"), f"qp_double/upfag/{LEVELS}/nu=1/seed=3"),
-        (("nu=1.0", "alm.omega=1.1"), f"qp_double/upfag/{LEVELS}/nu=1/seed=0"),  # as in the config
-        (("alm.beta_1=2",), f"qp_double/upfag/beta_1=2/{LEVELS}/nu=0.8/seed=0"),
+        ((), f"qp_double/upfag_paper/{LEVELS}/nu=0.8/seed=0"),
+        (("nu=1", "seed=3"), f"qp_double/upfag_paper/{LEVELS}/nu=1/seed=3"),
+        (
+            ("nu=1.0", "alm.omega=1.1"),
+            f"qp_double/upfag_paper/{LEVELS}/nu=1/seed=0",
+        ),  # as in the config
+        (("alm.beta_1=2",), f"qp_double/upfag_paper/beta_1=2/{LEVELS}/nu=0.8/seed=0"),
         (("solver=panoc",), f"qp_double/panoc/{LEVELS}/nu=0.8/seed=0"),
-        (("alm=ours",), f"qp_double/upfag/alm=ours/{LEVELS}/nu=0.8/seed=0"),
-        (("name=other",), f"other/qp/upfag/{LEVELS}/nu=0.8/seed=0"),
+        (("alm=ours",), f"qp_double/upfag_paper/alm=ours/{LEVELS}/nu=0.8/seed=0"),
+        (("name=other",), f"other/qp/upfag_paper/{LEVELS}/nu=0.8/seed=0"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, tuple) else "",
 )

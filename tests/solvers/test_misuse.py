@@ -32,6 +32,8 @@ from torch_powalm.solvers import (
         (lambda: UPFAG(gamma_3=2.0), r"gamma_3 must be in \(0, 1\), got 2.0"),
         (lambda: UPFAG(delta=0.0), "delta must be positive, got 0.0"),
         (lambda: UPFAG(step_1=-1.0), "step_1 must be positive, got -1.0"),
+        (lambda: UPFAG(trial="newton"), "trial must be 'bb', 'last' or 'first', got 'newton'"),
+        (lambda: UPFAG(point="x_md"), "point must be 'best' or 'x_bar', got 'x_md'"),
         (lambda: FastGradient(rho=0.0, holder=1.0), "rho must be positive, got 0.0"),
         (lambda: FastGradient(rho=1.0, holder=-1.0), "holder must be positive, got -1.0"),
         (lambda: FastGradient(rho=1.0, holder=1.0, delta=0.0), "delta must be positive, got 0.0"),

@@ -104,6 +104,7 @@ def test_what_the_functions_return_is_checked(parts: dict[str, Any], message: st
         ({"lam": "1"}, "lam must be a number, got '1'"),
         ({"active_set": 1}, "active_set must be a bool, got 1"),
         ({"active_set": None}, "active_set must be a bool, got None"),
+        ({"least_squares": 1}, "least_squares must be a bool, got 1"),
         ({"omega": 0.5}, r"omega must be at least 1 and finite, got 0\.5"),
         ({"beta_max": -1.0}, r"beta_max must be positive, got -1\.0"),
         ({"sufficient_decrease": 0.0}, r"sufficient_decrease must be None or in .*, got 0\.0"),

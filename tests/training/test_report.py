@@ -212,3 +212,23 @@ def test_a_resumed_training_reports_the_values_of_its_checkpoint():
     _, resumed = build()
     resumed.load_state_dict(optimizer.state_dict())
     assert resumed.report() == optimizer.report()
+
+
+def test_the_first_steps_after_an_update_do_not_replace_the_value_that_it_saw():
+    x, constraints = parameter(1.0), ConstraintRegistry()
+    constraints.inequality("noisy", size=1)
+    optimizer = by_hand([x], constraints)
+
+    def step(value):
+        optimizer.zero_grad()
+        optimizer.augment(x.sum() * 0, noisy=x * 0 + value).backward()
+        optimizer.step()
+
+    for _ in range(10):
+        step(-1.0)
+    optimizer.update_multipliers()
+    for _ in range(4):
+        step(0.5)
+        assert optimizer.report()["noisy"].violation == 0.0
+    step(0.5)
+    assert optimizer.report()["noisy"].violation == pytest.approx(0.5)

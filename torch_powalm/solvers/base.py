@@ -13,7 +13,7 @@ from torch_powalm.prox import Proximable
 from torch_powalm.result import InnerResult, Status
 from torch_powalm.solvers.backtracking import rounding
 
-_PATIENCE = 100  # iterations without progress beyond rounding after which a run counts as stalled
+PATIENCE = 100  # iterations without progress beyond rounding after which a run counts as stalled
 
 
 class Smooth(Protocol):
@@ -93,7 +93,8 @@ def run(
 class InnerRun:
     """A run of a solver that can be asked for its result even if Ctrl-C cuts it short.
 
-    The arguments are those of `run`.
+    The arguments are those of `run`, and the iterations without progress beyond rounding after
+    which it counts as stalled.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class InnerRun:
         tol: float,
         max_iter: int,
         stop: Callable[[], bool] | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         if not tol > 0:
             raise ValueError(f"tol must be positive, got {tol!r}")
@@ -113,6 +115,7 @@ class InnerRun:
             raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
         self.solver, self.psi, self.g, self.x = solver, psi, g, x
         self.tol, self.max_iter, self.stop = tol, max_iter, stop
+        self.patience = patience
         self.last: Iterate | None = None  # the last finite iterate
         self.iterations = 0
         self.status: Status | None = None  # None while the run goes on
@@ -120,7 +123,7 @@ class InnerRun:
     @torch.no_grad()
     def finish(self) -> InnerResult:
         """Advance the solver until the run ends."""
-        progress = _Progress(self.x)
+        progress = _Progress(self.x, self.patience)
         for iterate in self.solver.iterate(self.psi, self.g, self.x, self.tol):
             self.iterations += 1
             if not (math.isfinite(iterate.residual) and math.isfinite(iterate.merit)):
@@ -162,8 +165,8 @@ class InnerRun:
 class _Progress:
     """Check whether merit and residual still change by more than rounding."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.x = x
+    def __init__(self, x: Tensor, patience: float) -> None:
+        self.x, self.patience = x, patience
         self.merit = math.nan  # differs from every value
         self.residual = math.inf
         self.idle = 0
@@ -176,4 +179,4 @@ class _Progress:
         # Accelerated methods oscillate: any change of the merit counts, not only a decrease.
         if not abs(iterate.merit - self.merit) <= rounding(self.x, self.merit):
             self.merit, self.idle = iterate.merit, 0
-        return self.idle >= _PATIENCE
+        return self.idle >= self.patience

@@ -23,8 +23,8 @@ class ProximalPoint:
         2.  stop if 2ρ‖x − center‖ ≤ ε/2, otherwise center = x
 
     An iteration is one proximal point. It yields x with the residual
-    dist(0, ∂(F + g)(x)) + 2ρ‖x − center‖, which is at most 3ε/4 when step 2 stops, so `run` ends
-    there. Ctrl-C keeps the last complete proximal point.
+    max(4 dist(0, ∂(F + g)(x)), 4ρ‖x − center‖), an upper bound of the true one that is at most ε if
+    and only if both tests hold, so `run` ends there. Ctrl-C keeps the last complete proximal point.
 
     If rho is None, ρ starts at a tenth of the curvature of ψ at the start. Whenever two successive
     gradients show a negative curvature −⟨Δ∇ψ, Δx⟩/‖Δx‖² above ρ, ρ becomes twice that value and
@@ -68,7 +68,8 @@ class ProximalPoint:
                 stop=F.is_concave if self.rho is None else None,
             )
             x = found.x
-            bound = found.residual + 2 * rho * torch.linalg.vector_norm(x - center).item()
+            moved = torch.linalg.vector_norm(x - center).item()
+            bound = max(4 * found.residual, 4 * rho * moved)
             yield Iterate(x, bound, F.value(x) + g.value(x))
             if self.rho is None and F.is_concave():
                 rho = 2 * F.concavity

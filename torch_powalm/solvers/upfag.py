@@ -53,15 +53,17 @@ class UPFAG:
             Ψ(x̄^ag) ≤ Ψ(x^ag_{k−1}) − γ_3/(2β_k) ‖x̄^ag − x^ag_{k−1}‖² + 1/k
         3.  x^ag_k = the one of x^ag_{k−1}, x̄^ag, x̃^ag with the smallest Ψ (x̄^ag on a tie)
 
-    The first trials are Barzilai-Borwein steps ‖s‖²/⟨s, y⟩: for λ̂_k between x^md and x̃^ag, and for
-    β̂_k between x^ag_{k−2} and x^ag_{k−1}, or x^ag_{k−2} and x̄^ag if x^ag has not moved, since the
-    same trial would fail again. If ⟨s, y⟩ ≤ 0 they are η_{k−1}/γ_1 and β_{k−1}/γ_2, one backtrack
-    longer than the accepted step; otherwise steps could never grow where ψ is concave.
+    With trial = "bb", the first trials are Barzilai-Borwein steps ‖s‖²/⟨s, y⟩: for λ̂_k between x^md
+    and x̃^ag, and for β̂_k between x^ag_{k−2} and x^ag_{k−1}, or x^ag_{k−2} and x̄^ag if x^ag has not
+    moved, since the same trial would fail again. If ⟨s, y⟩ ≤ 0 they are η_{k−1}/γ_1 and
+    β_{k−1}/γ_2, one backtrack longer than the accepted step; otherwise steps could never grow where
+    ψ is concave. With trial = "last" they are always these, and with "first" always step_1.
 
     An iteration takes three gradients without backtracks. It yields x^ag_k or x̄^ag, whichever has
     the smaller residual: x̃^ag is a convex combination and may miss a bound by an ε, where the
     subdifferential of g jumps. The gradients at both are known from their trials, so the residual
-    is exact.
+    is exact. With point = "x_bar" it yields x̄^ag, to which the paper's bounds apply, and x^ag_k is
+    the first of the three with the smallest Ψ.
 
     Guarantee: stationarity at the optimal rate for Hölder-smooth ψ, convex or not, without knowing
     its constants, if g is convex with a bounded domain or ψ + g has bounded level sets.
@@ -74,6 +76,8 @@ class UPFAG:
         gamma_3: decrease factor of the second search, in (0, 1).
         delta: slack of the first search, > 0.
         step_1: both first trials λ̂_1 = β̂_1, > 0; None for the inverse curvature at the start.
+        trial: first trials of later iterations: "bb", "last" or "first".
+        point: what an iteration shows: "best" or "x_bar".
     """
 
     gamma_1: float = 0.4
@@ -81,6 +85,8 @@ class UPFAG:
     gamma_3: float = 0.5
     delta: float = 1e-3
     step_1: float | None = None
+    trial: str = "bb"
+    point: str = "best"
 
     def __post_init__(self) -> None:
         for name in ("gamma_1", "gamma_2", "gamma_3"):
@@ -90,6 +96,10 @@ class UPFAG:
             raise ValueError(f"delta must be positive, got {self.delta!r}")
         if self.step_1 is not None and not self.step_1 > 0:
             raise ValueError(f"step_1 must be positive, got {self.step_1!r}")
+        if self.trial not in ("bb", "last", "first"):
+            raise ValueError(f"trial must be 'bb', 'last' or 'first', got {self.trial!r}")
+        if self.point not in ("best", "x_bar"):
+            raise ValueError(f"point must be 'best' or 'x_bar', got {self.point!r}")
 
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield x^ag of every iteration."""
@@ -104,13 +114,19 @@ class UPFAG:
                 return
             x_ag_bar, beta_k = bar
             x_ag_next = min(x_ag, x_ag_bar, middle.x_ag_tilde, key=_total)
-            # Equal up to rounding: prefer the prox-gradient point, which lowers the residual.
-            if x_ag_bar.total <= x_ag_next.total + rounding(x, x_ag.psi):
-                x_ag_next = x_ag_bar
-            yield min(_iterate(g, x_ag_next), _iterate(g, x_ag_bar), key=_residual)
+            if self.point == "x_bar":
+                yield _iterate(g, x_ag_bar)
+            else:
+                # Equal up to rounding: prefer the prox-gradient point, which lowers the residual.
+                if x_ag_bar.total <= x_ag_next.total + rounding(x, x_ag.psi):
+                    x_ag_next = x_ag_bar
+                yield min(_iterate(g, x_ag_next), _iterate(g, x_ag_bar), key=_residual)
             x_ag_moved = x_ag_bar if x_ag_next is x_ag else x_ag_next
-            lambda_hat = _step(middle.x_md, middle.x_ag_tilde) or middle.eta / self.gamma_1
-            beta_hat = _step(x_ag, x_ag_moved) or beta_k / self.gamma_2
+            if self.trial != "first":
+                lambda_hat, beta_hat = middle.eta / self.gamma_1, beta_k / self.gamma_2
+            if self.trial == "bb":
+                lambda_hat = _step(middle.x_md, middle.x_ag_tilde) or lambda_hat
+                beta_hat = _step(x_ag, x_ag_moved) or beta_hat
             lambda_hat, beta_hat = (min(t, _LONGEST * step_1) for t in (lambda_hat, beta_hat))
             lambda_sum += middle.lambda_
             x, x_ag, k = middle.x, x_ag_next, k + 1

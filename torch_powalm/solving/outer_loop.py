@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch_powalm.dual import DualState
 from torch_powalm.result import DualRecord, InnerResult, OuterRecord, Records, Solution, Status
-from torch_powalm.solvers.base import InnerRun
+from torch_powalm.solvers.base import PATIENCE, InnerRun
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
@@ -71,8 +72,7 @@ class OuterLoop:
     ) -> None:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
-        tolerances, limits = settings.tolerances, settings.limits
-        start = improve_multipliers(problem, certify(problem, dual, at), tolerances)
+        (tolerances, limits), start = settings[:2], self._certified(at)
         self.tolerance = inner_tolerance(
             settings.lam,
             dual,
@@ -118,6 +118,7 @@ class OuterLoop:
                 tol=self.tolerance.value,
                 max_iter=self.settings.limits.max_inner,
                 stop=self.termination.stops_subproblem,
+                patience=math.inf if self.settings.limits.max_idle is None else PATIENCE,
             )
         if known.solved is None:
             inner = known.run.result() if self.interrupted else known.run.finish()
@@ -134,8 +135,9 @@ class OuterLoop:
         known, settings = self._current, self.settings
         if known.point is not None:
             return known.point
-        known.point = certify(self.problem, self.dual, solved.at)
-        known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
+        known.point = certify(self.problem, self.dual, solved.at)  # kept if Ctrl-C comes now
+        if settings.least_squares:
+            known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
         skip = self.interrupted or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
             found = finish(
@@ -180,9 +182,13 @@ class OuterLoop:
             return
         self.at = self.problem.oracle.at(found.x)
         if not found.feasible:
-            point = certify(self.problem, self.dual, self.at)
-            point = improve_multipliers(self.problem, point, self.settings.tolerances)
-            self.termination.end(Status.INFEASIBLE, point)
+            self.termination.end(Status.INFEASIBLE, self._certified(self.at))
+
+    def _certified(self, at: Point) -> Certified:
+        """Measure a point with ŷ, or with least-squares multipliers if they are better."""
+        point = certify(self.problem, self.dual, at)
+        improve, tolerances = self.settings.least_squares, self.settings.tolerances
+        return improve_multipliers(self.problem, point, tolerances) if improve else point
 
     def interrupt(self) -> None:
         """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""

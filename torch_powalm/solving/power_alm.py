@@ -33,6 +33,7 @@ def power_alm(
     omega: float | None = None,
     lam: float | None = None,
     active_set: bool = True,
+    least_squares: bool = True,
     scale: bool = True,
     sigma: str = "penalty",
     sigma_1: float = 10.0,
@@ -80,11 +81,14 @@ def power_alm(
             grow. None for a tolerance that decreases from the first residual to eps_phi/2.
         active_set: whether an active-set method tries to finish the run after step 1; False for
             Algorithm 1 as in the paper.
+        least_squares: whether least-squares multipliers certify a point where ŷ does not; False for
+            Algorithm 1 as in the paper.
         scale: whether f and the constraints are divided by their gradients at x_1 where these are
             large; residuals and multipliers are in your units either way. An explicit beta_1, lam
             or solver is in your units, too, and then nothing is scaled.
-        sigma: dual step rule: "penalty" (σ = β) or "paper".
-        sigma_1: first dual step of the rule "paper", ≥ 0.
+        sigma: dual step rule: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1), which
+            the paper's experiments used) or "pi" (σ_1 on r itself).
+        sigma_1: first dual step of the last three rules, ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
         y_max: largest absolute entry of y, > 0.
         sufficient_decrease: in (0, 1): β grows only if ‖r‖ has not decreased by this factor.
@@ -96,7 +100,7 @@ def power_alm(
         max_outer: bound on outer iterations, at least 1.
         max_inner: bound on the iterations of each subproblem, at least 1.
         max_idle: bound on the evaluations of a subproblem that hardly decrease it, at least 1; None
-            for no bound.
+            for no bound, and then max_inner alone ends a subproblem that does not converge.
         max_gradients: bound on evaluations of ∇f.
         max_seconds: bound on wall time.
         callback: called with each record and x; the run ends if it returns True.
@@ -106,7 +110,7 @@ def power_alm(
     """
     tolerances = Tolerances(eps_phi, eps_A)
     limits = Limits(max_outer, max_inner, max_idle, max_gradients, max_seconds)
-    settings = Settings(tolerances, limits, solver, lam, active_set)
+    settings = Settings(tolerances, limits, solver, lam, active_set, least_squares)
     check_arguments(problem, callback, settings)
     if omega is None:
         omega = _OMEGA

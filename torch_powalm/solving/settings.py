@@ -71,6 +71,7 @@ class Settings(NamedTuple):
         solver: inner solver, or a function of β that returns one; None for PANOC.
         lam: factor λ of the inner tolerance, > 0; None for an automatic tolerance.
         active_set: whether an active-set method tries to finish the run.
+        least_squares: whether least-squares multipliers may certify a point.
     """
 
     tolerances: Tolerances
@@ -78,6 +79,7 @@ class Settings(NamedTuple):
     solver: SolverChoice
     lam: float | None
     active_set: bool
+    least_squares: bool
 
 
 def check_arguments(problem: object, callback: object, settings: Settings) -> None:
@@ -87,8 +89,9 @@ def check_arguments(problem: object, callback: object, settings: Settings) -> No
     if not (callback is None or callable(callback)):
         raise TypeError(f"callback must be callable, got {callback!r}")
     _check_solver(settings.solver)
-    if not isinstance(settings.active_set, bool):
-        raise TypeError(f"active_set must be a bool, got {settings.active_set!r}")
+    for name in ("active_set", "least_squares"):
+        if not isinstance(switch := getattr(settings, name), bool):
+            raise TypeError(f"{name} must be a bool, got {switch!r}")
     tolerances, limits, lam = settings.tolerances, settings.limits, settings.lam
     check_numbers(**tolerances._asdict())
     check_numbers(max_outer=limits.max_outer, max_inner=limits.max_inner)

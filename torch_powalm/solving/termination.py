@@ -111,8 +111,12 @@ class Termination:
         return self.monitor.is_idle() or self.monitor.is_unbounded() or self.budget.used_up()
 
     def inner_status(self, inner: InnerResult) -> Status:
-        """How the inner solver ended; STALLED if its subproblem stopped decreasing."""
-        return Status.STALLED if self.monitor.is_idle() else inner.status
+        """How the inner solver ended; if it was told to stop, the reason for that."""
+        if inner.status is not Status.BUDGET:
+            return inner.status
+        if self.monitor.is_unbounded():
+            return Status.UNBOUNDED
+        return Status.STALLED if self.monitor.is_idle() else Status.BUDGET
 
     def observe(self, point: Certified, step: DualRecord, beta: float, inner: Status) -> None:
         """Take an outer iteration into account.

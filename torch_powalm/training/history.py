@@ -88,6 +88,12 @@ class History:
         self._loss_sum, self._losses = 0.0, 0
         self.rows.append(HistoryRow(self._epoch.total_steps, record, multipliers, loss, entries))
 
+    def is_fresh(self) -> bool:
+        """Whether fewer than half as many steps as before the last update have followed it."""
+        steps = [row.step for row in self.rows[-2:]]
+        before = steps[-1] - (steps[0] if len(steps) == 2 else 0) if steps else 0
+        return 2 * self._epoch.steps < before
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary of plain values per update."""
         return [row.to_dict() for row in self.rows]

@@ -117,11 +117,16 @@ def make_report(monitor: Monitor, tolerance: Tolerance | None) -> ConstraintRepo
 
 
 def _values(monitor: Monitor) -> dict[str, Tensor]:
-    """Return the current value of every block that has been seen."""
+    """Return the current value of every block that has been seen.
+
+    Soon after an update, the average of a few batches would be noise: the value that the update saw
+    stays until half as many steps as before it have been made.
+    """
     blocks, constraints = monitor.blocks, monitor.constraints
     sums = constraints.epoch_sums(blocks.sizes)
-    values = constraints.latest_values(blocks.sizes)
-    values |= {b.name: sums[b.name].value(b) for b in blocks.batch if b.name in sums}
+    latest = constraints.latest_values(blocks.sizes)
+    current = {b.name: sums[b.name].value(b) for b in blocks.batch if b.name in sums}
+    values = current | latest if monitor.history.is_fresh() else latest | current
     return values | blocks.static_values()
 
 

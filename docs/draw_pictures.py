@@ -1,0 +1,167 @@
+"""Draw the pictures of the first page and of the method: `python docs/draw_pictures.py`."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer, Problem, power_alm, solvers
+
+PICTURES = Path(__file__).parent / "pictures"
+NUS = {1.0: "C3", 0.8: "C0", 0.5: "C2", 0.2: "C1"}
+EPOCHS, BOUND = 20, 10  # percent
+
+
+def main() -> None:
+    """Draw all pictures."""
+    PICTURES.mkdir(exist_ok=True)
+    torch.set_num_threads(1)
+    first_training()
+    nu_penalty()
+    nu_path()
+
+
+def first_training() -> None:
+    """The training of the first page, with the constraint and with fixed penalty weights."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    for weight in (0.1, 1.0, 3.0, 10.0, 30.0, None):
+        missed, loss = zip(*train(weight), strict=True)
+        own = weight is None
+        color, width = ("C0", 2.4) if own else ("0.65", 1.1)
+        left.plot(range(1, EPOCHS + 1), missed, color=color, linewidth=width)
+        right.scatter(missed[-1], loss[-1], color=color, s=90 if own else 40, zorder=3)
+        name = "constraint, nothing set" if own else f"weight {weight:g}"
+        offset = (9, 9) if own else (7, -4)
+        right.annotate(
+            name,
+            (missed[-1], loss[-1]),
+            offset,
+            textcoords="offset points",
+            color=color if own else "0.3",
+        )
+    left.axhline(BOUND, color="C3", linestyle="--", linewidth=1)
+    right.axvline(BOUND, color="C3", linestyle="--", linewidth=1)
+    left.set(xlabel="epoch", ylabel="patients missed, %", ylim=(0, None))
+    left.annotate(
+        f"{BOUND} % allowed", (EPOCHS, BOUND), (-75, 5), textcoords="offset points", color="C3"
+    )
+    right.set(xlabel="patients missed at the end, %", ylabel="loss at the end", xlim=(0, 48))
+    right.margins(y=0.2)
+    save(figure, "first_training.png")
+
+
+def train(weight: float | None) -> list[tuple[float, float]]:
+    """Share of patients missed in percent, and loss, after every epoch."""
+    torch.manual_seed(0)
+    x = torch.randn(4000, 20)
+    sick = (x[:, 0] + x[:, 1] + torch.randn(4000) > 2).float()
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0))
+    constraints = ConstraintRegistry()
+    constraints.inequality("missed", size=1, from_statistics=lambda s: s[:1] / s[1:] - BOUND / 100)
+    base = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = PowerALMOptimizer(base, constraints) if weight is None else base
+    path = []
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(4000).split(100):
+            optimizer.zero_grad()
+            logits = model(x[rows])
+            loss = binary_cross_entropy_with_logits(logits, sick[rows])
+            missed = sums(logits, sick[rows])
+            if isinstance(optimizer, PowerALMOptimizer):
+                loss = optimizer.augment(loss, missed=missed)
+            else:
+                loss = loss + weight * (missed[0] / missed[1].clamp(min=1) - BOUND / 100).clamp(
+                    min=0
+                )
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            logits = model(x)
+            s = sums(logits, sick)
+            loss = binary_cross_entropy_with_logits(logits, sick)
+            path.append((float(100 * s[0] / s[1]), float(loss)))
+    return path
+
+
+def sums(logits: Tensor, sick: Tensor) -> Tensor:
+    """Patients missed, patients."""
+    return torch.stack([(torch.sigmoid(-logits) * sick).sum(), sick.sum()])
+
+
+def nu_penalty() -> None:
+    """φ and its slope for a single constraint."""
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    r = torch.linspace(-1.5, 1.5, 1201)
+    for nu, color in NUS.items():
+        axes[0].plot(r, r.abs() ** (nu + 1) / (nu + 1), color=color, label=f"ν = {nu:g}")
+        axes[1].plot(r, r.sign() * r.abs() ** nu, color=color, label=f"ν = {nu:g}")
+    axes[0].set(xlabel="violation r", ylabel="penalty φ(r)")
+    axes[1].set(xlabel="violation r", ylabel="slope of φ(r)")
+    axes[0].legend(frameon=False, loc="upper center")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    save(figure, "nu_penalty.png")
+
+
+def nu_path() -> None:
+    """Iterates of the method after every update: the nearest point of a circle."""
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
+    goal = torch.tensor([2.2, 1.2], dtype=torch.float64)
+    weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    problem = Problem(
+        f=lambda x: (weights * (x - goal).square()).sum(),
+        equality=lambda x: (x.square().sum() - 1).reshape(1),
+    )
+    u, v = torch.meshgrid(
+        torch.linspace(-0.4, 2.4, 120), torch.linspace(-0.4, 1.6, 90), indexing="xy"
+    )
+    level = weights[0] * (u - goal[0]) ** 2 + weights[1] * (v - goal[1]) ** 2
+    angle = torch.linspace(0, 2 * torch.pi, 200)
+    for axis, nu in zip(axes, (1.0, 0.5), strict=False):
+        points = path_of(problem, nu)
+        axis.contour(u, v, level, levels=12, colors="0.85", linewidths=0.8)
+        axis.plot(angle.cos(), angle.sin(), color="0.4", linewidth=1)
+        axis.plot(*points.T, "o-", color=NUS[nu], markersize=4)
+        axis.set(xlim=(-0.4, 2.4), ylim=(-0.4, 1.6), aspect="equal", title=f"ν = {nu:g}")
+    for nu in (1.0, 0.8, 0.5):
+        violation = (path_of(problem, nu).square().sum(1) - 1).abs()
+        steps = range(1, len(violation) + 1)
+        axes[2].semilogy(steps, violation, "o-", color=NUS[nu], markersize=4, label=f"ν = {nu:g}")
+    axes[2].set(xlabel="multiplier update", ylabel="violation", ylim=(1e-8, None))
+    axes[2].legend(frameon=False)
+    axes[2].grid(alpha=0.3)
+    save(figure, "nu_path.png")
+
+
+def path_of(problem: Problem, nu: float) -> Tensor:
+    """The point before each multiplier update, with a constant penalty."""
+    points = []
+    power_alm(
+        problem,
+        torch.tensor([0.3, 1.2], dtype=torch.float64),
+        nu=nu,
+        beta_1=1.0,
+        omega=1.0,
+        active_set=False,
+        solver=solvers.PANOC(),
+        eps_A=1e-8,
+        eps_phi=1e-8,
+        max_outer=14,
+        callback=lambda record, x: points.append(x.clone()),
+    )
+    return torch.stack(points)
+
+
+def save(figure: plt.Figure, name: str) -> None:
+    """Write a picture."""
+    figure.savefig(PICTURES / name, dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
