@@ -20,6 +20,11 @@ lint: $(VENV)/dev
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants
 
+# Mutated states, damaged files and ranks that disagree; seeds are printed. experiments/ATTACKS.md.
+attack: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.run_attacks
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.ranks
+
 # The site in docs/_build/html: warnings are errors, internal links are checked, nothing is downloaded.
 # FAST=1 shortens the runs of the gallery.
 docs: $(VENV)/docs
@@ -32,11 +37,6 @@ package: $(VENV)/dev
 	$(BIN)/uv build --quiet --out-dir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-
-# Mutated states, damaged files and ranks that disagree; seeds are printed. experiments/ATTACKS.md.
-attack: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.run_attacks
-	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.ranks
 
 # Clusters 1,000 images of the sample in the repository; works offline.
 demo: $(VENV)/dev
