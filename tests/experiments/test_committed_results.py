@@ -72,7 +72,7 @@ def test_every_figure_of_the_report_can_be_drawn_from_the_tables(runs):
     wanted = {name for item in reproduction_report.ITEMS for name in item.figures}
     assert names == wanted
     committed = {path.stem for path in (RESULTS / "figures").glob("*.png")}
-    assert committed == wanted | {"training"}
+    assert committed == wanted | {"training", "certificates"}
 
 
 def test_the_figure_of_the_trainings_can_be_drawn_from_the_tables(runs):
