@@ -21,7 +21,7 @@ from torch_powalm.state_checks import check_keys, check_list, check_number, chec
 
 _STATE = ("y", "beta", "k", "start_norm", "last_norm", "tol")
 _SMALLEST = 1e-200  # factor of a scaled problem
-_OPTIONAL = ("x", "scales", "nu", "sigma")
+_OPTIONAL = ("x", "scales", "curvature", "nu", "sigma")
 
 # p: pull of the penalty at x_1 relative to that of the objective; q: factor by which the violation
 # has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with

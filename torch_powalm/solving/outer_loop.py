@@ -99,13 +99,13 @@ class OuterLoop:
         )
         self.point = start  # the last one certified
         self.records = Records()
-        automatic = settings.solver is None and settings.lam is None
-        small = automatic and is_small(problem.g, at.x, len(at.r))
+        given = settings.solver is not None or settings.lam is not None
+        small = not given and is_small(problem.g, at.x, len(at.r))
         self.curvature = LagrangianCurvature(problem, at.x) if small else None
         if state is not None:
             self.tolerance.value = state["tol"]
-        if state is not None and self.curvature is not None and state.get("curvature"):
-            self.curvature.load_state_dict(state["curvature"])
+            if self.curvature is not None and state.get("curvature"):
+                self.curvature.load_state_dict(state["curvature"])
         self.interrupted = False
         self._current = _Iteration()
 
@@ -252,6 +252,7 @@ class OuterLoop:
                 "scales": None if self.scales is None else tuple(self.scales),
                 "nu": self.dual.nu,
                 "sigma": self.dual.sigma,
+                "curvature": self.curvature.state_dict() if self.curvature else None,
                 **self.dual.state_dict(),
             },
         )
