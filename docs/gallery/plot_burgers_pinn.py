@@ -81,8 +81,8 @@ for ax, net, name in ((axes[0], plain, "weights of 1"), (axes[1], u, "constraint
     for i, t in enumerate((0.0, 0.33, 0.67, 1.0)):
         line = torch.stack([x, torch.full_like(x, t)], 1)
         with torch.no_grad():
-            ax.plot(x, net(line).squeeze(1), color=f"C{i}", label=f"t = {t:g}")
-        ax.plot(x, exact(line).squeeze(1), color="black", linewidth=0.8, linestyle=":")
+            ax.plot(x, net(line).squeeze(1).numpy(), color=f"C{i}", label=f"t = {t:g}")
+        ax.plot(x, exact(line).squeeze(1).numpy(), color="black", linewidth=0.8, linestyle=":")
     ax.set(title=f"{name} (dotted: exact)", xlabel="x", ylim=(-0.2, 1.2))
 axes[0].set_ylabel("u")
 axes[1].legend(frameon=False)
@@ -91,7 +91,7 @@ with torch.no_grad():
     picture = u(grid).reshape(161, 81).T
     error = float((u(grid) - exact(grid)).norm() / exact(grid).norm())
     before = float((plain(grid) - exact(grid)).norm() / exact(grid).norm())
-image = axes[2].imshow(picture, origin="lower", extent=(-0.5, 1.5, 0, 1), aspect="auto")
+image = axes[2].imshow(picture.numpy(), origin="lower", extent=(-0.5, 1.5, 0, 1), aspect="auto")
 axes[2].set(title="constrained network", xlabel="x", ylabel="t")
 figure.colorbar(image, ax=axes[2])
 plt.show()

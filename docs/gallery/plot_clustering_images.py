@@ -65,14 +65,14 @@ order = assignment.argsort(stable=True)
 figure = plt.figure(figsize=(12, 4.6), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=(1, 1.7))
 ax = left.subplots()
-ax.imshow(gram[order][:, order], cmap="viridis")
+ax.imshow(gram[order][:, order].numpy(), cmap="viridis")
 ax.set_title("XXᵀ, ordered by cluster")
 found = torch.unique(assignment)
 panels = right.subplots(len(found), 12, squeeze=False)
 for row, cluster in zip(panels, found, strict=True):
     members = (assignment == cluster).nonzero()[:, 0]
     for panel, index in zip(row, members, strict=False):
-        panel.imshow(pictures[index], cmap="gray_r")
+        panel.imshow(pictures[index].numpy(), cmap="gray_r")
     row[0].set_title(f"cluster {int(cluster)}: {len(members)} images", loc="left", fontsize=10)
 for panel in panels.flat:
     panel.axis("off")

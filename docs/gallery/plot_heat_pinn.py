@@ -86,7 +86,8 @@ for ax, picture, name, colors in (
     (axes[0], value, "network u(x, t)", "RdBu_r"),
     (axes[1], error, "absolute error", "magma"),
 ):
-    image = ax.imshow(picture, origin="lower", extent=(0, 1, 0, 1), aspect="auto", cmap=colors)
+    values = picture.numpy()
+    image = ax.imshow(values, origin="lower", extent=(0, 1, 0, 1), aspect="auto", cmap=colors)
     ax.set(title=name, xlabel="x", ylabel="t")
     figure.colorbar(image, ax=ax)
 records = optimizer.history.to_dicts()

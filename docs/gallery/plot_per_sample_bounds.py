@@ -70,7 +70,7 @@ ax.set(xlabel="samples, largest loss first", ylabel="loss")
 ax.legend(frameon=False)
 y = optimizer.multipliers()["sample_loss"]
 for panel, index in zip(right.subplots(2, 5).flat, y.argsort(descending=True), strict=False):
-    panel.imshow(x[index].reshape(8, 8), cmap="gray_r")
+    panel.imshow(x[index].reshape(8, 8).numpy(), cmap="gray_r")
     panel.set_title(f"{target[index]}  y = {y[index]:.3f}", fontsize=9)
     panel.axis("off")
 right.suptitle("largest multipliers: the hard samples")

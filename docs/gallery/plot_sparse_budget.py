@@ -92,15 +92,15 @@ for budget, (_, optimizer) in runs.items():
 figure, axes = plt.subplots(
     1, len(runs) + 1, figsize=(3 * len(runs) + 3, 3.9), layout="constrained"
 )
-axes[0].imshow(x.mean(0).reshape(14, 14), cmap="gray_r")
+axes[0].imshow(x.mean(0).reshape(14, 14).numpy(), cmap="gray_r")
 axes[0].set_title("mean digit")
 for ax, (budget, (model, _)) in zip(axes[1:], runs.items(), strict=True):
     count = int(model[0].mask().sum())
     with torch.no_grad():
         accuracy = 100 * (model(x_test).argmax(1) == target_test).float().mean()
-    ax.imshow(x.mean(0).reshape(14, 14), cmap="gray_r", alpha=0.25)
+    ax.imshow(x.mean(0).reshape(14, 14).numpy(), cmap="gray_r", alpha=0.25)
     shown = torch.where(model[0].mask(), 1.0, torch.nan).reshape(14, 14)
-    ax.imshow(shown, cmap="winter", vmin=0, vmax=2)
+    ax.imshow(shown.numpy(), cmap="winter", vmin=0, vmax=2)
     ax.set_title(f"budget {budget}: {count} pixels\ntest accuracy {accuracy:.1f} %")
 for ax in axes:
     ax.axis("off")

@@ -4,7 +4,7 @@ from experiments.zoo_tasks.image_tasks import FIDELITY, WEIGHTS
 from experiments.zoo_tasks.physics_tasks import PHYSICS
 from experiments.zoo_tasks.shape_tasks import SHAPES
 from experiments.zoo_tasks.tabular_tasks import LOSSES, RATES
-from experiments.zoo_tasks.task import Build
+from experiments.zoo_tasks.zoo_task import Build
 
 FAMILIES: dict[str, dict[str, Build]] = {
     "rates": RATES,

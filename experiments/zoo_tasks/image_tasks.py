@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from experiments.constraint_bench.networks import initialize, mlp, pooled_images, row_batches
-from experiments.zoo_tasks.task import Build, Trial, Values, excess
+from experiments.zoo_tasks.zoo_task import Build, Trial, Values, excess
 from torch_powalm import ConstraintRegistry, zoo
 
 Array = Any  # numpy.ndarray

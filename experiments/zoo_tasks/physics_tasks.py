@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.constraint_bench.networks import mlp
-from experiments.zoo_tasks.task import Build, Trial, Values, excess
+from experiments.zoo_tasks.zoo_task import Build, Trial, Values, excess
 from torch_powalm import ConstraintRegistry, zoo
 
 PI = math.pi

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from experiments.zoo_tasks.all_tasks import FAMILIES
-from experiments.zoo_tasks.task import UNIT_SYSTEMS, run
+from experiments.zoo_tasks.zoo_task import UNIT_SYSTEMS, run
 
 TABLE = Path("experiments/results/zoo.csv")
 

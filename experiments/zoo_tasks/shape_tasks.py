@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from experiments.constraint_bench.networks import mlp, row_batches
 from experiments.data.tabular import TableSource
-from experiments.zoo_tasks.task import Build, Trial, Values, excess
+from experiments.zoo_tasks.zoo_task import Build, Trial, Values, excess
 from torch_powalm import ConstraintRegistry, zoo
 
 Register = Callable[[ConstraintRegistry, nn.Module, Tensor | None], zoo.Entry]

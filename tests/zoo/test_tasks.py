@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.zoo_tasks.all_tasks import TASKS
-from experiments.zoo_tasks.task import UNIT_SYSTEMS, run
+from experiments.zoo_tasks.zoo_task import UNIT_SYSTEMS, run
 from torch_powalm import zoo
 
 OTHERS = {"Entry", "HardConcrete", "frozen_copy"}
