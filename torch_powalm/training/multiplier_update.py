@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -62,7 +62,9 @@ class MultiplierUpdate(SavedMultipliers):
                 self.units.renew(dual, blocks, noise)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 part = self.units.part(r, blocks, dual.beta, steps[0])
-            moved = self._moved(r, growth, part)
+            before = dual.__dict__.copy()
+            moved = dual.update(r, growth=growth, part=part)
+            self._check_overflow(before)
             record = dataclasses.replace(moved, violations=violations)
         else:
             record = dataclasses.replace(self._record(violations), primal_residual=math.nan)
@@ -76,10 +78,8 @@ class MultiplierUpdate(SavedMultipliers):
         self.epoch.restart()
         return record
 
-    def _moved(self, r: Tensor, growth: float | None, part: Tensor | None) -> DualRecord:
-        """Move the multipliers; if one overflows, raise with its name and leave them as before."""
-        before = self.dual.__dict__.copy()
-        moved = self.dual.update(r, growth=growth, part=part)
+    def _check_overflow(self, before: Mapping[str, Any]) -> None:
+        """Raise with the name of a multiplier that has overflowed, and leave them as before."""
         if not bool(self.dual.y.isfinite().all()):
             name, dtype = self.blocks.not_finite(self.dual.y), self.dual.y.dtype
             self.dual.__dict__.update(before)
@@ -87,7 +87,6 @@ class MultiplierUpdate(SavedMultipliers):
                 f"multiplier of constraint {name!r} must fit into {dtype}, got an overflow; "
                 "set y_max, or lower beta_1 or the scale of the constraint"
             )
-        return moved
 
     def _skipped_record(self) -> DualRecord:
         """Return a record without an update, if no batch has been finite since the last one."""
