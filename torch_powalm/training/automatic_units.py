@@ -13,7 +13,7 @@ block or the loss by a constant changes s_b, β and y, but not the training.
 
 Each update takes new medians, since all three change during a run: a rate's proxy saturates, a loss
 that was easy becomes hard, and moves are proportional to the learning rate. y is a price in the
-user's units and stays. A batch block whose noise exceeds J_b δ_b has its noise as unit.
+user's units and stays.
 """
 
 import copy
@@ -57,7 +57,6 @@ class AutomaticUnits(UnitMeasurements):
         self.sigma_1, self.follows_length, self.remeasures = sigma_1, follows_length, remeasures
         self.used: dict[str, float] = {}  # the scales in use
         self.due_batch = self.due_static = False  # whether the next step measures these blocks
-        self.noise: Mapping[str, float] = {}  # of an entry in one batch, at the last update
         self.before: Tensor | None = None  # r at the last update
 
     def set_steps(self, steps: int) -> None:
@@ -120,7 +119,7 @@ class AutomaticUnits(UnitMeasurements):
         if not change > 0:
             return 0.0
         share = max(self.cost(name) / self.unit, LEAST)
-        return math.sqrt(share) / max(change * self.move(name), self.noise.get(name, 0.0))
+        return math.sqrt(share) / (change * self.move(name))
 
     def beta(self, progress: float) -> float:
         """Return the penalty after a part of the run: soft at its start, firm at its end."""
@@ -154,9 +153,8 @@ class AutomaticUnits(UnitMeasurements):
             dual.set_units(self.beta(0.0), self.sigma_1 * self.beta(0.0), far=1.0)
         dual.start(r, blocks.inequality, blocks.groups(), scale)
 
-    def renew(self, dual: DualState, blocks: BlockVector, noise: Mapping[str, float]) -> None:
+    def renew(self, dual: DualState, blocks: BlockVector) -> None:
         """At an update, take the units measured since the last one; the next step measures."""
-        self.noise = noise
         if self.remeasures and not blocks.sharded:
             self._take(blocks)
             dual.rescale(self.scales(blocks, dual.y))
@@ -193,9 +191,7 @@ class AutomaticUnits(UnitMeasurements):
         before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
-        sizes = blocks.sizes.items()
-        noise = torch.cat([r.new_full((m,), self.noise.get(name, 0.0)) for name, m in sizes])
-        return integral_part(r, before, blocks.inequality, noise, beta / self.unit, steps)
+        return integral_part(r, before, blocks.inequality, beta / self.unit, steps)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

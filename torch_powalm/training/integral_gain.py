@@ -2,22 +2,18 @@
 
 The penalty and the multipliers are the two gains of a proportional-integral controller, and the
 base answers to them with a delay. An integral that is faster than this delay makes a training
-oscillate around its bounds, and one that follows noise moves prices at random. So
+oscillate around its bounds. So
 
 - y moves as far as the penalty pulls in twice the memory of a base with momentum 0.9, and no faster
   where the penalty is stiffer than the loss (κ > 1) or updates are frequent;
-- a mean that is not significant counts less: r²/(r² + (2e)²), with its standard error e;
 - y waits where a violation is falling fast: there the penalty is removing it, and a multiplier that
   grew all the same would overshoot.
 """
-
-import math
 
 import torch
 from torch import Tensor
 
 RESET = 20  # steps in which y moves as far as the penalty pulls
-SIGNIFICANT = 2.0  # a mean of this many standard errors counts half
 FAST = 0.7  # a violation falls fast if an update finds less than this part of the one before
 
 
@@ -25,23 +21,19 @@ def integral_part(
     r: Tensor,
     before: Tensor | None,
     inequality: Tensor | None,
-    noise: Tensor,
     kappa: float,
     steps: int,
 ) -> Tensor:
     """Return the part of the move of y, by entry.
 
     Args:
-        r: residual at this update, a mean over `steps` batches.
+        r: residual at this update.
         before: residual at the last update, if there was one.
         inequality: mask of the entries that are inequalities; None if none is.
-        noise: deviation of each entry in one batch, 0 where it is exact.
         kappa: pull of the penalty relative to that of the loss.
         steps: number of steps since the last update.
     """
     part = torch.full_like(r, min(1.0, steps / RESET) / max(1.0, kappa))
-    error = SIGNIFICANT * noise / math.sqrt(max(1, steps))
-    part = torch.where(error > 0, part / (1 + (error / r) ** 2), part)
     if before is None:
         return part
     falling = (r * before > 0) & (r.abs() < FAST * before.abs())

@@ -47,7 +47,7 @@ class MultiplierUpdate(SavedMultipliers):
             return self._record({name: found[name] for name in blocks.names})
         residual = epoch_residual(blocks, self.constraints, exact)
         self.gradient.indexed.move()
-        reading, noise = self._read(residual)
+        reading = self._read(residual)
         violations = blocks.violations(reading.r, reading.seen)
         if self.gradient.device is not None:
             for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
@@ -59,7 +59,7 @@ class MultiplierUpdate(SavedMultipliers):
             growth = part = None
             if dual.scale is not None and self.units.steps:
                 self.units.follow_rate(reading.rate)
-                self.units.renew(dual, blocks, noise)
+                self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 part = self.units.part(r, blocks, dual.beta, steps[0])
             before = dual.__dict__.copy()
@@ -95,14 +95,10 @@ class MultiplierUpdate(SavedMultipliers):
         self.epoch.restart()
         return record
 
-    def _read(self, r: Tensor) -> tuple[UpdateReading, dict[str, float]]:
-        """Return what an update sees, given the residual of the epoch, and the noise of blocks."""
-        summaries, noise = self.gradient.indexed.summaries(), self.estimate.noise()
-        more, device = [*summaries, *noise.values()], self.gradient.device
-        found = read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
-        count = len(summaries)
-        lengths = map(float, found.indexed[count:])
-        return found._replace(indexed=found.indexed[:count]), dict(zip(noise, lengths, strict=True))
+    def _read(self, r: Tensor) -> UpdateReading:
+        """Return what an update sees, given the residual of the epoch."""
+        more, device = self.gradient.indexed.summaries(), self.gradient.device
+        return read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
 
     def _tightened(self, asked: Tensor) -> Tensor:
         """Return the residual with margins, which held-out data renew if it is time."""

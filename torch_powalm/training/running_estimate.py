@@ -11,7 +11,6 @@ Errors of one direction mean that the block moves, and α rises to 1; errors tha
 A group that is absent in a batch adds nothing to the sums, so that its last average stays.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -85,10 +84,6 @@ class RunningEstimate:
             mixed = _mix(track.tally, new, track.gain)
             moved = Track(mixed, error, spread, gain)
             self.tracks[block.name] = moved if ok is None else _chosen(ok, moved, track)
-
-    def noise(self) -> dict[str, Tensor]:
-        """Return the deviation of an entry of each block in one batch."""
-        return {name: t.spread / math.sqrt(len(t.error)) for name, t in self.tracks.items()}
 
     def turn(self, on: bool) -> None:
         """Turn averages on or off; off forgets them."""
