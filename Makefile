@@ -23,7 +23,7 @@ mutants: $(VENV)/dev
 # Mutated states, damaged files and ranks that disagree; seeds are printed. experiments/ATTACKS.md.
 attack: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.run_attacks
-	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.ranks
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.rank_disagreements
 
 # The site in docs/_build/html: warnings are errors, internal links are checked, nothing is downloaded.
 # FAST=1 shortens the runs of the gallery.

@@ -232,13 +232,13 @@ def test_growth_takes_the_place_of_omega():
     assert dual.beta == 1.0
 
 
-def test_multipliers_that_are_not_settled_stay():
+def test_a_multiplier_makes_a_part_of_its_move():
     dual = state(nu=1.0)
     dual.start(vector(1.0, 1.0, 1.0))
     dual.update(vector(1.0, 2.0, 3.0))
     before = dual.y.clone()
-    record = dual.update(vector(1.0, 1.0, 1.0), settled=torch.tensor([True, False, True]))
-    assert dual.y.tolist() == [before[0].item() + 6.0, before[1].item(), before[2].item() + 6.0]
+    record = dual.update(vector(1.0, 1.0, 1.0), part=vector(1.0, 0.0, 0.5))
+    assert dual.y.tolist() == [before[0].item() + 6.0, before[1].item(), before[2].item() + 3.0]
     assert record.y_norm == pytest.approx(float(dual.y.norm()))
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as logistic_loss
 
 from experiments.certificates.certified_tasks import Rows, table_population
-from experiments.certificates.feasibility import read
+from experiments.certificates.held_out_feasibility import read
 from torch_powalm import (
     Certificate,
     ConstraintRegistry,

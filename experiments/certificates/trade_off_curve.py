@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from experiments.certificates.certified_tasks import TASKS
-from experiments.certificates.feasibility import train
+from experiments.certificates.held_out_feasibility import train
 from experiments.constraint_bench.methods.powalm_method import PowerALM
 from torch_powalm import ConstraintRegistry, HeldOut, TradeOff, Trained, certify, trade_off
 

@@ -176,7 +176,7 @@ def test_a_resumed_training_has_the_same_margins():
     assert torch.equal(again.margins()["missed"], optimizer.margins()["missed"])
     assert again.state_dict()["powalm"]["margin"] == state["powalm"]["margin"]
     old = {**state, "powalm": {k: v for k, v in state["powalm"].items() if k != "margin"}}
-    again.load_state_dict(old)  # a checkpoint from before margins
+    again.load_state_dict(old, strict=False)  # a checkpoint from before margins
 
 
 def test_a_certificate_among_candidates_divides_its_error():

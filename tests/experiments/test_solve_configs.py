@@ -10,6 +10,7 @@ from hydra.utils import get_method
 from omegaconf import OmegaConf
 
 from experiments import hydra_cli, run_folder, solve
+from experiments.problems import deterministic
 from tests.experiments.tiny_runs import EXPERIMENTS, ROOT, call, tiny
 
 COLUMNS = (
@@ -65,7 +66,9 @@ def test_every_key_of_a_config_is_an_argument_of_its_target(experiment):
     found = list(nodes(cfg))
     assert len(found) >= 3
     for node in found:
-        parameters = inspect.signature(get_method(node["_target_"])).parameters
+        parameters = dict(inspect.signature(get_method(node["_target_"])).parameters)
+        if parameters.pop("generator", None):  # passed on to the generator of the problem
+            parameters |= inspect.signature(deterministic.qp_parts).parameters
         assert set(node) - {"_target_", "_partial_"} <= set(parameters), node["_target_"]
 
 

@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from experiments import run_folder, solve
-from experiments.sweep import SweepBar
+from experiments.sweep_progress import SweepBar
 from tests.experiments.tiny_runs import ROOT, call, tiny
 
 

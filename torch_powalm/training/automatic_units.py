@@ -191,7 +191,7 @@ class AutomaticUnits(UnitMeasurements):
         before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
-        return integral_part(r, before, blocks.inequality, beta / self.unit, steps)
+        return integral_part(r, before, blocks.inequality, beta / self.unit, steps, blocks.momentum)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

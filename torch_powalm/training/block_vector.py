@@ -92,6 +92,13 @@ class BlockVector:
         return [p for group in self._base.param_groups for p in group["params"]]
 
     @property
+    def momentum(self) -> float:
+        """The largest momentum of the base, or 0.9 if it has none by name; always below 1."""
+        groups = self._base.param_groups
+        found = (float(g.get("momentum", g.get("betas", (0.9,))[0])) for g in groups)
+        return min(max(found, default=0.9), 0.99)
+
+    @property
     def rate(self) -> Any:
         """The largest learning rate of the base; 1 if it has none. If deferred, maybe a tensor."""
         return largest_rate(self._base, self.deferred, self.device)

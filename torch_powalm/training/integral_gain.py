@@ -4,8 +4,8 @@ The penalty and the multipliers are the two gains of a proportional-integral con
 base answers to them with a delay. An integral that is faster than this delay makes a training
 oscillate around its bounds. So
 
-- y moves as far as the penalty pulls in twice the memory of a base with momentum 0.9, and no faster
-  where the penalty is stiffer than the loss (κ > 1) or updates are frequent;
+- in twice the memory of the base, 2/(1 − momentum) steps, y moves as far as the penalty pulls, and
+  no faster where the penalty is stiffer than the loss (κ > 1);
 - y waits where a violation is falling fast: there the penalty is removing it, and a multiplier that
   grew all the same would overshoot.
 """
@@ -13,7 +13,6 @@ oscillate around its bounds. So
 import torch
 from torch import Tensor
 
-RESET = 20  # steps in which y moves as far as the penalty pulls
 FAST = 0.7  # a violation falls fast if an update finds less than this part of the one before
 
 
@@ -23,6 +22,7 @@ def integral_part(
     inequality: Tensor | None,
     kappa: float,
     steps: int,
+    momentum: float,
 ) -> Tensor:
     """Return the part of the move of y, by entry.
 
@@ -32,8 +32,9 @@ def integral_part(
         inequality: mask of the entries that are inequalities; None if none is.
         kappa: pull of the penalty relative to that of the loss.
         steps: number of steps since the last update.
+        momentum: of the base, in [0, 1).
     """
-    part = torch.full_like(r, min(1.0, steps / RESET) / max(1.0, kappa))
+    part = torch.full_like(r, min(1.0, steps * (1 - momentum) / 2 / max(1.0, kappa)))
     if before is None:
         return part
     falling = (r * before > 0) & (r.abs() < FAST * before.abs())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from experiments.attacks.ranks import KINDS
+from experiments.attacks.rank_disagreements import KINDS
 from tests.processes import ROOT
 from torch_powalm.training.distributed.agreement import deadline
 
@@ -19,7 +19,7 @@ SOME = [
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "experiments.attacks.ranks", *arguments]
+    command = [sys.executable, "-m", "experiments.attacks.rank_disagreements", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, timeout=400, check=False
     )

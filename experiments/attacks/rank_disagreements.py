@@ -1,6 +1,6 @@
 """Four ranks, one of which disagrees: each must raise an error by name within 15 seconds.
 
-python -m experiments.attacks.ranks [--sharded] [KIND …]
+python -m experiments.attacks.rank_disagreements [--sharded] [KIND …]
 """
 
 import argparse
