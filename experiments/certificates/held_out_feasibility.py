@@ -1,6 +1,6 @@
 """Test feasibility: margin="auto" beside margins, penalties and multipliers chosen by hand.
 
-    python -m experiments.certificates.held_out_feasibility [--root FOLDER] [--tasks shirts] [--seeds 10]
+    python -m experiments.certificates.held_out_feasibility [--root FOLDER] [--tasks shirts]
 
 Adds to outputs/certificates/feasibility.csv what it does not have yet; `--keep` copies the table to
 experiments/results. One row for each training: a method with one setting, one seed. Every method

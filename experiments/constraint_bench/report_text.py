@@ -19,7 +19,8 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   not in this bench and on the development half; on the way two tasks of the judgment half
   (`short_recall`, `short_finetune_kl`) were run once. All rows of ours are of this version. The
   part that follows the noise has since been removed, because rates in small batches stayed
-  violated: the present rule has not been run on this bench. No constant was fitted to the judgment half, but for these rules it is no longer unseen.
+  violated: the present rule has not been run on this bench. No constant was
+  fitted to the judgment half, but for these rules it is no longer unseen.
 - **What is missed.** With Adam, the gap of Adult's opportunity ends at 0.021 where 0.01 is allowed;
   its rate is that of few people in a batch, and probably too noisy for its price to be known in
   time. With SGD, Neyman–Pearson keeps its unconstrained model: its loss vanishes, and probably the
