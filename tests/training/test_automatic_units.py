@@ -211,8 +211,8 @@ def test_it_equals_a_loop_written_by_hand():
         schedule.step()
 
     # By hand: 20 plain steps measure pull, change and move; then w = s (y + βc̃^ν). Every tenth step
-    # takes new medians, and moves y by half of β/max(1, κ) unless the violation falls fast. y is in
-    # the user's units; where it pushes away, the penalty may pull harder by as much.
+    # takes new medians, and moves y by β, as the base has no momentum, unless the violation falls
+    # fast. y is in the user's units; where it pushes away, the penalty may pull harder by as much.
     q, y, before, due, scale, longest = start.clone(), 0.0, None, False, 0.0, math.inf
     pulls, changes, rates = [], [], [0.05 * (1 - t / 250) for t in range(200)]
 
@@ -243,9 +243,9 @@ def test_it_equals_a_loop_written_by_hand():
             c = q.square().sum().item() - 1
             unit, scale = units(rate)
             if before is None or c * before < 0 or abs(c) >= 0.7 * abs(before):
-                y += (1 if t == 19 else 0.5) / max(1.0, beta / unit) * scale * force(c)
+                y += scale * force(c)
             beta = 10 ** ((t + 1) / 200 - 0.5) * unit
             before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
-    assert abs(c) < 0.02
+    assert abs(c) < 1e-3
