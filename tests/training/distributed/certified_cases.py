@@ -1,4 +1,4 @@
-"""margin="auto" and certify on two ranks: held-out data that are split, or that every rank reads."""
+"""margin="auto" and certify on two ranks, with held-out data split or read by each of them."""
 
 import torch
 from torch import nn
