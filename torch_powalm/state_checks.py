@@ -106,8 +106,7 @@ def check_tensor(
         raise ValueError(f"{where} must have shape {first}, got {shape}")
     if shapes is None and (len(shape) != 1 or shape[0] == 0):
         raise ValueError(f"{where} must be a vector with at least one entry, got shape {shape}")
-    if value.layout is not torch.strided or value.device.type == "meta":
-        refuse(where, "be a dense tensor with data", value)
+    check_storage(value, where)
     if mask:
         if value.dtype is not torch.bool:
             raise ValueError(f"{where} must be a boolean tensor, got {value.dtype}")
@@ -119,12 +118,19 @@ def check_tensor(
     return copy
 
 
+def check_storage(value: Tensor, where: str, *, sparse: bool = False) -> None:
+    """Raise unless a tensor is dense, or sparse where that is allowed, and has data."""
+    dense = value.layout is torch.strided or (sparse and value.layout is torch.sparse_coo)
+    if not dense or value.is_quantized or value.is_nested or value.device.type == "meta":
+        refuse(where, "be a dense tensor with data", value)
+
+
 def check_entries(value: Tensor, where: str, low: float = -math.inf) -> None:
     """Raise unless all entries of a tensor are finite and ≥ low."""
     if not bool(value.isfinite().all()):
         found = value[~value.isfinite()][0].item()
         raise ValueError(f"{where} must be finite, got {found!r} in it")
-    if bool((value < low).any()):
+    if low > -math.inf and bool((value < low).any()):
         rule = "nonnegative" if low == 0 else f"at least {low!r}"
         raise ValueError(f"{where} must be {rule}, got {value.amin().item()!r} in it")
 
