@@ -59,6 +59,7 @@ OURS = [
     (("epoch", "rate"), (LOSS,), r"\['epoch'\]\['rate'\] must have 2 items, got 1"),
     (("epoch",), {"rows": ROWS}, r"\['epoch'\] must have registered constraints only, got 'rows'"),
     (("seen", "loss"), LOSS, r"\['seen'\]\['loss'\] must be a boolean tensor, got torch.float64"),
+    (("seen", "loss"), LOSS < 0, r"\['seen'\]\['loss'\] must have the entries of the batches in"),
     (("units", "due"), [0, 1], r"\['due'\]\[0\] must be True or False, got 0"),
     (("units", "pull"), 3, r"\['pull'\] must be a list, got 3"),
     (("settings", "nu"), 0.5, r"\['nu'\] must be 0.8 as in this run, got 0.5; strict=False"),

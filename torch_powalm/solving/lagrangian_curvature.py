@@ -60,7 +60,9 @@ class LagrangianCurvature:
         check_keys(state, where, _RUNNING)
         found: dict[str, Any] = {"B": state["B"]}
         if found["B"] is not None:
-            B = found["B"] = check_tensor(state["B"], f"{where}['B']", shapes=[(n, n)]).to(self.like)
+            B = found["B"] = check_tensor(state["B"], f"{where}['B']", shapes=[(n, n)]).to(
+                self.like
+            )
             if bool(((B - B.T).abs() > 1e-6 * B.abs().amax()).any()):
                 refuse(f"{where}['B']", "be symmetric", state["B"])
         for name in ("is_guess", "by_differences"):

@@ -85,8 +85,7 @@ def _check_moments(
         if key in _SCALARS:
             _check_scalar(value, place)
         elif not (value is None and name == "SGD"):  # no momentum
-            if not isinstance(value, Tensor) or tuple(value.shape) != tuple(p.shape):
-                refuse(place, f"be a tensor of shape {tuple(p.shape)}", value)
+            _check_shape(value, place, tuple(p.shape))
             low = 0.0 if key in _NONNEGATIVE and not p.is_complex() else -math.inf
             _check_real(value, place, low, also_complex=p.is_complex())
     if group.get("centered"):
@@ -99,9 +98,9 @@ def _check_moments(
 def _check_scalar(value: Any, where: str) -> None:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(value, Tensor):
+        check_storage(value, where)
         if value.numel() != 1 or value.dtype not in (torch.float32, torch.float64):
             refuse(where, "be a number", value)
-        check_storage(value, where)
     elif not plain:
         refuse(where, "be a number", value)
     number = check_number(value.item() if isinstance(value, Tensor) else value, where, low=0)
@@ -153,16 +152,20 @@ def _check_search(
 
 
 def _check_vector(value: Any, where: str, total: int) -> None:
-    if not isinstance(value, Tensor) or tuple(value.shape) != (total,):
-        refuse(where, f"be a tensor of shape {(total,)}", value)
+    _check_shape(value, where, (total,))
     _check_real(value, where)
+
+
+def _check_shape(value: Any, where: str, shape: tuple[int, ...]) -> None:
+    if not isinstance(value, Tensor) or value.is_nested or tuple(value.shape) != shape:
+        refuse(where, f"be a tensor of shape {shape}", value)
 
 
 def _check_plain(value: Any, where: str, low: float = -math.inf) -> None:
     """Raise unless an entry of LBFGS is a number or a tensor without dimensions."""
     if not isinstance(value, Tensor):
         check_number(value, where, low=low)
-    elif value.dim():
+    elif value.is_nested or value.dim():
         refuse(where, "be a number or a tensor without dimensions", value)
     else:
         _check_real(value, where, low)
