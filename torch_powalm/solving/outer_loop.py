@@ -105,7 +105,7 @@ class OuterLoop:
         self.curvature = LagrangianCurvature(problem, at.x) if small else None
         if state is not None:
             self.tolerance.value = state["tol"]
-            if self.curvature is not None and state.get("curvature"):
+            if self.curvature is not None and state.get("curvature") is not None:
                 self.curvature.load_state_dict(state["curvature"])
         self.interrupted = False
         self._current = _Iteration()

@@ -160,6 +160,10 @@ def _checked_sums(state: Mapping[str, Any], parts: Parts) -> dict[str, dict[str,
                 found[key][name] = entry.to(device)
     for name in found["running"].keys() & found["epoch"].keys():
         found["running"][name].tally.check_size(found["epoch"][name])
+    for name, sums in found["epoch"].items():
+        if bool((sums.present(batch[name]) & ~found["seen"][name]).any()):
+            where = f"{_WHERE}['seen'][{name!r}]"
+            refuse(where, "have the entries of the batches in 'epoch'", state["seen"][name])
     return found
 
 
