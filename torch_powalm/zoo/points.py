@@ -47,7 +47,7 @@ def register_at_points(
         constraints.inequality(name, size=1, from_statistics=partial(_root_mean, bound=bound))
 
         def measure(points: Tensor) -> Tensor:
-            value = residual(model, _checked(name, points)).reshape(-1)
+            value = residual(model, _checked(name, points, empty=True)).reshape(-1)
             excess = value.clamp(min=0) if inequality else value
             return torch.stack([excess.square().sum(), value.new_tensor(float(len(value)))])
 
@@ -66,8 +66,8 @@ def register_at_points(
     return Entry(name)
 
 
-def _checked(name: str, points: object) -> Tensor:
-    if not isinstance(points, Tensor) or points.dim() < 1 or not points.numel():
+def _checked(name: str, points: object, empty: bool = False) -> Tensor:
+    if not isinstance(points, Tensor) or points.dim() < 1 or not (empty or points.numel()):
         got = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
         raise ValueError(f"points of {name!r} must be a tensor with one row per point, got {got}")
     return points
