@@ -89,8 +89,8 @@ REGISTRATIONS = [
         "low of 'block' must be at most high, got 2 and 1",
     ),
     (
-        *("bounded", (lambda x: x,), {"low": 0}),
-        "model of 'block' must be a torch.nn.Module, got function",
+        *("bounded", ("net",), {"low": 0}),
+        "model of 'block' must be a module or a function, got str",
     ),
     (
         *("bounded", (NET,), {"low": 0, "points": torch.zeros(0, 3)}),
