@@ -73,7 +73,14 @@ def test_the_solving_blocks_run_as_printed():
     assert names["solution"].status is Status.CONVERGED
 
 
-ELSEWHERE = {"training.md", "solving.md", "lightning.md", "distributed.md", "zoo.md", "certificates.md"}  # own tests
+ELSEWHERE = {
+    "training.md",
+    "solving.md",
+    "lightning.md",
+    "distributed.md",
+    "zoo.md",
+    "certificates.md",
+}  # own tests
 NEEDS = {
     "coming_from/cooper.md": "cooper",
     "coming_from/fairlearn.md": "fairlearn",

@@ -61,8 +61,9 @@ class CertifiedTask:
         lr: first learning rate of Adam, which a cosine brings to 0.
         margins: to choose from by hand.
         weights: of a quadratic penalty, to choose from by hand.
-        options: of PowerALMOptimizer, other than its defaults.
         build: makes a case from its parts.
+        options: of PowerALMOptimizer, other than its defaults.
+        hidden: widths of the hidden layers of a table's network.
     """
 
     name: str
@@ -76,6 +77,7 @@ class CertifiedTask:
     weights: tuple[float, ...]
     build: Callable[["CertifiedTask", int, float, str | None], Case]
     options: Mapping[str, Any] = field(default_factory=dict)
+    hidden: tuple[int, ...] = (16,)
 
 
 def missed_shirts(sums: Tensor) -> Tensor:
@@ -157,7 +159,7 @@ def build_table(task: CertifiedTask, seed: int, margin: float, root: str | None)
     generator = torch.Generator().manual_seed(seed)
     dataset = task.name.split("_")[0]
     parts = split(table_population(dataset, root), task, generator)
-    model = mlp([parts["train"][0].shape[1], 16, 1], nn.ReLU, generator)
+    model = mlp([parts["train"][0].shape[1], *task.hidden, 1], nn.ReLU, generator)
 
     def logits_of(x: Tensor) -> Tensor:
         logits: Tensor = model(x).squeeze(1)
