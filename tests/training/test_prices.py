@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer, ProxyValue
 
 TARGET = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64)
 
@@ -51,6 +51,23 @@ def test_a_price_is_what_one_unit_of_a_bound_costs_in_loss(base, units):
         (price,) = optimizer.prices()[name]
         assert price.low <= price.value <= price.high
         assert price.value == pytest.approx(slope, rel=1e-2)
+
+
+def test_the_penalty_of_a_proxy_above_the_true_value_acts_although_the_price_is_zero():
+    """min (x − 2)² s.t. x ≤ 1 with the proxy x − 0.5: 2 (x − 2) + 10 (x − 0.5) = 0 at x = 0.75."""
+    x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    constraints = ConstraintRegistry()
+    constraints.inequality("rate", size=1)
+    sgd = torch.optim.SGD([x], lr=0.05)
+    settings = {"nu": 1.0, "beta_1": 10.0, "omega": 1.0, "updates": 10}
+    optimizer = PowerALMOptimizer(sgd, constraints, **settings)
+    for _ in range(200):
+        optimizer.zero_grad()
+        value = ProxyValue(x - 0.5, (x - 1).detach())
+        optimizer.augment((x - 2).square().sum(), rate=value).backward()
+        optimizer.step()
+    assert x.item() == pytest.approx(0.75)
+    assert optimizer.prices()["rate"][0].value == 0.0
 
 
 def test_prices_need_a_positive_number_of_updates():
