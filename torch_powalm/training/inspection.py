@@ -45,6 +45,7 @@ class Inspection(OptimizerProtocol):
                 default is 1 % of the violation that a move of the parameters by a tenth of their
                 length can remove, as measured in the first steps; 1e-3 if nothing was measured.
         """
+        self.monitor.signals.before_report()
         return make_report(self.monitor, tolerance)
 
     @property
