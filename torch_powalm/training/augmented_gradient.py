@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
-from torch_powalm.training.augmented_loss import AugmentedLoss
+from torch_powalm.training.augmented_loss import augmented_loss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import (
     BatchValues,
@@ -133,8 +133,7 @@ class AugmentedGradient:
         call = self.window.add(seen, reported)
         call.finite = finite
         w = w * parts if parts > 1 else w
-        augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
-        return augmented
+        return augmented_loss(loss, A_batch, w, call, alone)
 
     def inject(self, batch: Tallies) -> bool:
         """Add J_Aᵀ w of the parameter-only blocks to .grad; False if a constraint is not finite.
@@ -178,6 +177,12 @@ class AugmentedGradient:
         elif self.is_finite(r):
             self.units.start(self.dual, self.blocks, r)
         self.indexed.start()
+
+    def publish(self) -> None:
+        """Copy multipliers that have changed to where steps read them."""
+        if self._device is not None and self.dual.started:
+            self._device.tensors.refresh()
+            self.indexed.refresh()
 
     def clear(self) -> None:
         """Forget all batches after a step."""
