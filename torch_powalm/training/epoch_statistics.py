@@ -100,7 +100,9 @@ class EpochStatistics:
 
     def restart(self) -> None:
         """Start a new epoch after a multiplier update."""
-        self.steps, self.gradient_norm = 0, math.inf
+        past = self.gradient_norm  # stays on the device, so that a compiled step is traced once
+        here = isinstance(past, Tensor)
+        self.steps, self.gradient_norm = 0, torch.full_like(past, math.inf) if here else math.inf
 
     @staticmethod
     def checked_state(state: Mapping[str, Any], where: str) -> dict[str, Any]:
