@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 from torch.utils.data.sampler import RandomSampler, WeightedRandomSampler
 
 Key = tuple[int, int]  # identity of a data source, and position of a sample in it
@@ -32,6 +33,13 @@ def check_once(name: str, loader: Any) -> None:
     if drawn:
         got = f"{type(sampler).__name__} with replacement"
         raise ValueError(f"{name} must draw every sample once, got {got}")
+    if isinstance(sampler, DistributedSampler):
+        repeated = sampler.total_size - len(sampler.dataset)  # type: ignore[arg-type]
+        if repeated > 0:
+            raise ValueError(
+                f"{name} must draw every sample once, got a DistributedSampler that repeats "
+                f"{repeated} to fill the ranks (set drop_last=True)"
+            )
     keys = sample_keys(loader)
     if len(keys) > len(set(keys)):
         got = f"{len(keys) - len(set(keys))} repeated samples"
