@@ -85,7 +85,9 @@ def train(compiles, in_place=False):
     return model, optimizer, found
 
 
-@pytest.mark.parametrize("in_place", [False, True], ids=["two parts", "whole"])
+@pytest.mark.parametrize(
+    "in_place", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["two parts", "whole"]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_step_is_one_graph_and_is_traced_again_neither_for_beta_nor_y_nor_lr(in_place):
     (plain, one, _), (model, other, found) = train(False, in_place), train(True, in_place)

@@ -70,15 +70,13 @@ class AugmentedGradient:
     @property
     def device(self) -> DeviceState | None:
         """What waits on the device until the next update; None if steps are checked at once."""
-        if not self.blocks.deferred:
-            return None
-        if self._device is None:
+        if self._device is None and self.blocks.deferred:
             self._device = DeviceState(self.blocks, self.dual, self.units, self.epoch)
-        return self._device
+        return self._device if self.blocks.deferred else None
 
     @property
     def weigh(self) -> Callable[[Tensor], Tensor | None]:
-        """The function that returns w = y + β∇φ(r), None or not finite if r is not finite."""
+        """The function that returns w at r; None or nan if r is not finite."""
         return self.dual.weight if self.device is None else self.device.tensors.weight
 
     def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
@@ -172,12 +170,6 @@ class AugmentedGradient:
             self.units.start(self.dual, self.blocks, r)
         self.indexed.start()
 
-    def publish(self) -> None:
-        """Copy multipliers that have changed to where steps read them."""
-        if self._device is not None and self.dual.started:
-            self._device.tensors.refresh()
-            self.indexed.refresh()
-
     def clear(self) -> None:
         """Forget all batches after a step."""
         self.window.clear()
@@ -189,6 +181,8 @@ class AugmentedGradient:
         self.indexed.forget_done()
         if self._device is not None:
             self._device.guard.forgive()
+            self._device.tensors.refresh()  # which a compiled step does not do
+            self.indexed.refresh()
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""

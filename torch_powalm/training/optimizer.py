@@ -35,7 +35,6 @@ from torch_powalm.training.handover import hand_over
 from torch_powalm.training.margin import Margin, Margins, MarginSource
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.multiplier_update import MultiplierUpdate
-from torch_powalm.training.on_device.tracing import is_steady
 from torch_powalm.training.optimizer_protocol import is_observed, step_base
 from torch_powalm.training.prox_terms import ProxTerms
 from torch_powalm.training.proxy_value import ProxyValue
@@ -164,8 +163,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         if blocks.indexed:
             loss = self.gradient.indexed.augmented(loss, values, self.gradient)
         batch = read_batch(blocks.batch, values, strict, samples, window, blocks.deferred)
-        if not torch.compiler.is_compiling():
-            self.monitor.signals.after_augment()
+        self.monitor.signals.after_augment()
         return self.gradient.augmented(loss, batch)
 
     @torch.no_grad()
@@ -229,8 +227,7 @@ class PowerALMOptimizer(MultiplierUpdate):
             sums = device.guard.finish(self.base, sums, self.constraints.epoch_sums(sums))
         self.constraints.record_step(sums)
         self.epoch.count_step()
-        if not torch.compiler.is_compiling():
-            self.monitor.signals.after_step(bool(self._managed))
+        self.monitor.signals.after_step(bool(self._managed))
         self.gradient.clear()
         waiting = self.units.measuring or self.epoch.warming
         if not waiting and self.schedule.is_due(self.epoch.steps, self.epoch.total_steps):
@@ -247,16 +244,6 @@ class PowerALMOptimizer(MultiplierUpdate):
         """Clear the gradients, and forget the batches they came from."""
         super().zero_grad(set_to_none)
         self.gradient.forget_done()
-        self.gradient.publish()
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the next step only steps, so that `torch.compile` may trace it.
-
-        False while units are measured, in the step after an update that measures them again, and in
-        a step that ends with an automatic update: let these run without `torch.compile`.
-        """
-        return is_steady(self)
 
     def with_base(self, base: Optimizer) -> "PowerALMOptimizer":
         """Continue with another base and all state; only the returned optimizer may step."""

@@ -10,6 +10,7 @@ All private names of torch that the package uses are in this file. What breaks w
     _HOOKS                         register_step_pre_hook and its five siblings raise AttributeError
     _global_optimizer_*_hooks      global hooks are not called on the fast path
     _profiler_enabled              a profile shows no ranges of step and zero_grad on the fast path
+    _use_grad_for_differentiable   a compiled step breaks into graphs around the base's own
     __code__, __wrapped__          torch wraps every step in a profiler range: 2 to 9 % of a step
     _step_supports_amp_scaling     a step of a fused base is masked by a copy of all that it changes
     _fsdp_flattened                FSDP1 silently trains on wrong constraints
@@ -165,13 +166,13 @@ def _step(optimizer: Optimizer, closure: Callable[[], Any] | None, **kwargs: Any
 def step_base(base: Optimizer, **kwargs: Any) -> Any:
     """Step the base, without its hooks and profiler range if nobody observes them."""
     step: Any = type(base).step
-    if torch.compiler.is_compiling() and not is_observed(base):
-        with torch.no_grad():
-            return _traceable(step)(base, **kwargs)
     wrapped_by_torch = getattr(step, "__code__", None) is _HOOKED_STEP
     if "step" in base.__dict__ or not wrapped_by_torch or is_observed(base):
         return base.step(**kwargs)
-    return step.__wrapped__(base, **kwargs)  # type: ignore[attr-defined]
+    if torch.compiler.is_compiling():
+        with torch.no_grad():
+            return _traceable(step)(base, **kwargs)
+    return step.__wrapped__(base, **kwargs)
 
 
 def _traceable(step: Any) -> Any:

@@ -140,7 +140,9 @@ class IndexedBlocks:
 
     def refresh(self) -> None:
         """Follow the penalty if somebody has changed it."""
-        if torch.compiler.is_compiling() or self.dual.beta == self._beta:
+        if torch.compiler.is_compiling() or not self.dual.started:
+            return
+        if self.dual.beta == self._beta:
             return
         self._beta = self.dual.beta
         for part in self.parts:
