@@ -9,7 +9,7 @@ from torch_powalm.solving.oracle import Calls
 from torch_powalm.solving.settings import Limits
 
 
-class BudgetUsedUp(Exception):
+class BudgetUsedUpError(Exception):
     """Ends the step of a run that goes on although its budget is used up."""
 
 
@@ -47,9 +47,9 @@ class Budget:
         return time.perf_counter() - self.start
 
     def check(self) -> None:
-        """Raise BudgetUsedUp, once, unless `used_up` has already told it."""
+        """Raise BudgetUsedUpError, once, unless `used_up` has already told it."""
         if not self.noticed and self.used_up():
-            raise BudgetUsedUp
+            raise BudgetUsedUpError
 
     def used_up(self) -> bool:
         """Whether no gradient calls or no seconds are left."""

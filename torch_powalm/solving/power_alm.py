@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_powalm.result import OuterRecord, Solution, Status
 from torch_powalm.solvers import PANOC, Solver
-from torch_powalm.solving.budget import Budget, BudgetUsedUp
+from torch_powalm.solving.budget import Budget, BudgetUsedUpError
 from torch_powalm.solving.initialization import initialize
 from torch_powalm.solving.outer_loop import OuterLoop
 from torch_powalm.solving.problem import Problem
@@ -151,7 +151,7 @@ def power_alm(
                 loop.termination.check_limits(len(loop.records))
             except KeyboardInterrupt:
                 loop.interrupt(Status.INTERRUPTED)
-            except BudgetUsedUp:
+            except BudgetUsedUpError:
                 loop.interrupt(Status.BUDGET)
     original.oracle.before = None
     solution = loop.solution()
