@@ -15,6 +15,7 @@ from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
+from torch_powalm.solving.final_solution import final_solution
 from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
@@ -104,7 +105,7 @@ class OuterLoop:
         self.curvature = LagrangianCurvature(problem, at.x) if small else None
         if state is not None:
             self.tolerance.value = state["tol"]
-            if self.curvature is not None and state.get("curvature"):
+            if self.curvature is not None and state.get("curvature") is not None:
                 self.curvature.load_state_dict(state["curvature"])
         self.interruption: Status | None = None  # why the current iteration is the last one
         self._current = _Iteration()
@@ -226,33 +227,22 @@ class OuterLoop:
 
     def solution(self) -> Solution:
         """The best point, its certificate, and everything that was spent."""
-        best, status = self.termination.best, self.termination.final_status()
-        y, residuals = self.problem.multiplier(best.y), best.residuals
-        if self.problem is not self.original:
-            residuals = self.original.residuals(best.x, y)  # in the user's units, from scratch
-            ratio = self.settings.tolerances.ratio(residuals.primal, residuals.dual)
-            if status is Status.CONVERGED and not ratio <= 1:
-                status = Status.STALLED
-        spent = self.budget.spent
-        return Solution(
-            x=best.x,
-            y=y,
-            status=status,
-            residuals=residuals,
-            objective=best.objective,
-            records=self.records,
-            function_calls=spent.function,
-            gradient_calls=spent.gradient,
-            constraint_calls=spent.constraint,
-            seconds=self.budget.seconds,
-            missing=self.settings.tolerances.missing(residuals),
-            state={
-                "x": self.at.x,
-                "tol": self.tolerance.value,
-                "scales": None if self.scales is None else tuple(self.scales),
-                "nu": self.dual.nu,
-                "sigma": self.dual.sigma,
-                "curvature": self.curvature.state_dict() if self.curvature else None,
-                **self.dual.state_dict(),
-            },
+        state = {
+            "x": self.at.x,
+            "tol": self.tolerance.value,
+            "scales": None if self.scales is None else tuple(self.scales),
+            "nu": self.dual.nu,
+            "sigma": self.dual.sigma,
+            "curvature": self.curvature.state_dict() if self.curvature else None,
+            **self.dual.state_dict(),
+        }
+        return final_solution(
+            self.termination.best,
+            self.termination.final_status(),
+            self.problem,
+            self.original,
+            self.settings.tolerances,
+            self.records,
+            self.budget,
+            state,
         )

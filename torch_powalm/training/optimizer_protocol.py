@@ -1,9 +1,9 @@
 """OptimizerProtocol: what torch and its engines expect of an optimizer that wraps another.
 
 Schedulers, GradScaler, accelerate, Fabric and Lightning touch `param_groups`, `state`, `defaults`,
-hooks, `step`, pickling and state dicts. This file handles all of it, so optimizer.py contains
-only the method. Groups, state and defaults are those of the base, also after a load, and the
-constructor of torch.optim.Optimizer never runs.
+hooks, `step` and pickling. This file handles all of it, so optimizer.py contains only the method.
+Groups, state and defaults are those of the base, also after a load, and the constructor of
+torch.optim.Optimizer never runs.
 
 All private names of torch that the package uses are in this file. What breaks without each:
 
@@ -17,11 +17,10 @@ All private names of torch that the package uses are in this file. What breaks w
     sys._getframe                  no warning when a Lightning trainer lacks the callback
 """
 
-import copy
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -29,8 +28,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-
-from torch_powalm.training.base_state import load_base
 
 _HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -125,50 +122,6 @@ class OptimizerProtocol(Optimizer):
                     p.grad = None
         else:
             base.zero_grad(set_to_none=set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the base and ours, and call the hooks registered on this object."""
-        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
-            pre_hook(self)
-        state_dict = {**self.base.state_dict(), "powalm": self.powalm_state_dict()}
-        for post_hook in self._optimizer_state_dict_post_hooks.values():
-            state_dict = post_hook(self, state_dict) or state_dict
-        return state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Load what `state_dict` returned; nothing changes, in the base neither, if a check fails.
-
-        `strict` raises if the saved run had other settings, such as another nu.
-        """
-        state_dict = copy.copy(state_dict)  # hooks may edit it
-        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
-            state_dict = pre_hook(self, state_dict) or state_dict
-        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
-            keys = list(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
-            rule = "state_dict must have the keys 'state' and 'param_groups'"
-            raise ValueError(f"{rule}, got {keys!r}")
-        load = None
-        if "powalm" in state_dict:
-            load = self.prepare_powalm(state_dict["powalm"], strict)
-        elif not self._managed:
-            warnings.warn("state_dict has no multipliers; the current ones are kept", stacklevel=2)
-        load_base(self.base, {key: state_dict[key] for key in ("state", "param_groups")})
-        if load is not None:
-            load()
-        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
-            post_hook(self)
-
-    def powalm_state_dict(self) -> dict[str, Any]:
-        """Return our part of the state dict."""
-        raise NotImplementedError
-
-    def load_powalm_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Load what `powalm_state_dict` returned, without changing the base."""
-        self.prepare_powalm(state_dict, strict)()
-
-    def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
-        """Check our part of a state dict; the returned function loads it."""
-        raise NotImplementedError
 
     def mark_managed(self) -> None:
         """Mark the optimizer as managed by a callback, which updates and saves the multipliers."""

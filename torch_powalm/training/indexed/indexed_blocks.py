@@ -225,8 +225,5 @@ def _checked(w: Tensor, name: str, given: Given, gradient: "AugmentedGradient") 
     value = given[name].value.detach()
     if gradient.device is not None:
         return gradient.device.spoil_indexed(name, value, w)
-    if math.isfinite(norm(value)):
-        return w
-    if gradient.on_nonfinite == "raise":
-        raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
-    return torch.full_like(w, math.nan)
+    finite = math.isfinite(norm(value)) or gradient.finite.fail(f"constraint {name!r}")
+    return w if finite else torch.full_like(w, math.nan)
