@@ -8,6 +8,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # experiments/ for the gallery; docs/
 
 import docstring_markup  # noqa: E402
+import gallery_order  # noqa: E402
 import repository_pages  # noqa: E402
 
 import torch_powalm  # noqa: E402
@@ -55,7 +56,9 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 0,
-    "write_computation_times": True,
+    "write_computation_times": False,  # that page would load scripts from the network
+    "junit": "../_build/gallery.xml",  # seconds of every script
+    "within_subsection_order": gallery_order.GalleryOrder,
     "image_scrapers": ("matplotlib",),
     "plot_gallery": "True",
 }

@@ -13,7 +13,7 @@ import torch
 
 import torch_powalm.lightning
 from experiments.benchmarks import call_walk
-from torch_powalm import Status, power_alm, prox, solvers, zoo
+from torch_powalm import Status, integrations, power_alm, prox, solvers, zoo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -73,8 +73,13 @@ def test_the_solving_blocks_run_as_printed():
     assert names["solution"].status is Status.CONVERGED
 
 
-ELSEWHERE = {"training.md", "solving.md", "lightning.md", "distributed.md"}  # tests of their own
-NEEDS = {"coming_from/cooper.md": "cooper", "coming_from/fairlearn.md": "fairlearn"}
+ELSEWHERE = {"training.md", "solving.md", "lightning.md", "distributed.md", "zoo.md", "certificates.md"}  # own tests
+NEEDS = {
+    "coming_from/cooper.md": "cooper",
+    "coming_from/fairlearn.md": "fairlearn",
+    "engines.md": "transformers",
+    "api/engines.md": "deepxde",
+}
 PAGES = [
     str(path.relative_to(DOCS))
     for path in sorted(DOCS.rglob("*.md"))
@@ -102,12 +107,12 @@ def test_no_python_of_ours_is_hidden_in_another_kind_of_block():
 def test_the_first_page_ends_feasible():
     names = {}
     (block,) = blocks((DOCS / "index.md").read_text())
-    assert len(block.strip().splitlines()) <= 22
+    assert len([line for line in block.splitlines() if line.strip()]) <= 20
     exec(compile(block, "index.md", "exec"), names)
     with torch.no_grad():
-        missed = torch.sigmoid(-names["model"](names["x"]))[names["sick"] == 1].mean()
-    assert missed <= 0.12
-    assert names["optimizer"].report(tolerance=0.02).feasible
+        missed = (names["model"](names["x"])[names["sick"] == 1] <= 0).float().mean()
+    assert missed <= 0.11
+    assert names["optimizer"].report().feasible
 
 
 API = {path.name: path.read_text() for path in sorted((DOCS / "api").glob("*.md"))}
@@ -117,6 +122,8 @@ PUBLIC = {
     *solvers.__all__,
     *torch_powalm.lightning.__all__,
     *zoo.__all__,
+    *integrations.__all__,
+    *("augment_loss", "configs", "register", "write_result", "constrain"),  # modules of engines
 }
 
 

@@ -1,5 +1,6 @@
 """The dual state in other units: factors of the entries, and violations that are far away."""
 
+import copy
 import math
 
 import pytest
@@ -259,7 +260,7 @@ def test_a_fresh_state_takes_any_size(dtype):
     used = state()
     used.start(vector(1.0, 2.0), torch.tensor([True, False]), None, vector(2.0, 2.0))
     used.update(vector(1.0, 2.0))
-    again = used.fresh()
+    again = copy.copy(used)
     again.start(torch.ones(3, dtype=dtype))
     assert again.weight(torch.ones(3, dtype=dtype)).dtype == dtype
     assert used.weight(vector(-1.0, 0.0)) is not None

@@ -1,6 +1,5 @@
 """DualState: multiplier y and penalty β of both routes, and the only method that changes them."""
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,8 +21,6 @@ from torch_powalm.functional import (
 )
 from torch_powalm.result import DualRecord
 
-_RUNNING = ("y", "beta", "k", "start_norm", "last_norm")  # the entries of a state dict
-
 
 class DualState:
     """Multiplier y, penalty β and counter k, with their update rules.
@@ -31,21 +28,19 @@ class DualState:
         w(r) = y + β∇φ(r)                     what multiplies the Jacobian
         y ← y + σ∇φ(r),   β ← ωβ,   k ← k + 1
 
-    r is a flat vector (A(x), B(x)); slacks of inequalities are eliminated exactly, and y ≥ 0 there.
-    With a scale s the penalty is βφ(s r): s fixes the units in which entries are compared. y and w
-    stay in the user's units, so that y is the price of one unit of r.
+    r = (A(x), B(x)) is a flat vector. Slacks of inequalities are eliminated exactly; y ≥ 0 there.
+    With a scale s the penalty is βφ(s r); y stays in the user's units, as the price of a unit of r.
 
     Args:
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
         beta_1: first penalty, > 0.
         omega: growth of the penalty, ≥ 1.
-        sigma: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or "pi" (σ = σ_1 on
-            r itself: β is the proportional and σ_1 the integral gain).
+        sigma: rule of σ: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1)), or "pi"
+            (σ = σ_1 on r itself: β is the proportional and σ_1 the integral gain).
         sigma_1: first dual step of the last three rules, ≥ 0.
         beta_max: largest penalty, ≥ beta_1.
         y_max: largest absolute entry of y, > 0.
-        sufficient_decrease: in (0, 1): β grows only if ‖r‖ has not fallen by this factor since
-            the last update; None lets it grow at every update.
+        sufficient_decrease: β grows only if ‖r‖ has not fallen by this factor in (0, 1), or None.
     """
 
     def __init__(
@@ -65,7 +60,6 @@ class DualState:
         self.sigma, self.sigma_1 = sigma, float(sigma_1)
         self.beta_max, self.y_max = float(beta_max), float(y_max)
         self.sufficient_decrease = sufficient_decrease
-
         self.started, self.beta, self.k = False, self.beta_1, 1
         self.scale: Tensor | None = None  # factor of every entry of r; None for 1
         self.y = self._y = torch.empty(0)  # one entry per constraint once started; _y = y / scale
@@ -103,27 +97,22 @@ class DualState:
         if inequality is not None:
             self._w_min = torch.zeros_like(r).masked_fill(~inequality, -math.inf)
         self._move(torch.zeros_like(r))
-        self.beta, self.k = self.beta_1, 1
         u = violation(r, inequality)  # the slacks are max(−B, 0) where y = 0
         norms = [norm(u[g]) for g in self.groups]
         self.last_norm = math.hypot(*norms)
         self.start_norm = math.hypot(*(n_i**self.nu for n_i in norms))
-        self.started = True
+        self.started, self.beta, self.k = True, self.beta_1, 1
 
     def rescale(self, scale: Tensor) -> None:
         """Change the factors of r; y stays."""
         self.scale = scale
         self._move(self.y)
 
-    @property
-    def _units(self) -> tuple[Tensor | None, Tensor | None, float, Tensor, float, float]:
-        return self.scale, self.inequality, self.far, self._y, self.beta, self.nu
-
     def weight(self, r: Tensor) -> Tensor | None:
         """Weight w = y + β∇φ at r, 0 where an inequality is inactive; None if r is not finite."""
         if not self.started:
             return torch.zeros_like(r) if math.isfinite(norm(r)) else None
-        r, _ = rescale(r, *self._units)
+        r, _ = rescale(r, self.scale, self.inequality, self.far, self._y, self.beta, self.nu)
         parts = []
         for y, r_g, lower in self._split(r):
             r_norm = norm(r_g)
@@ -140,15 +129,14 @@ class DualState:
             return None if w is None else (self.value(r), w)
         r_norm = norm(r)
         value = augmented_lagrangian(0.0, r, self._y, self.beta, self.nu, r_norm)
-        if not math.isfinite(value):
-            return None
-        return value, scaled_add(self._y, r, stiffness(r_norm, self.beta, self.nu))
+        w = scaled_add(self._y, r, stiffness(r_norm, self.beta, self.nu))
+        return (value, w) if math.isfinite(value) else None
 
     def value(self, r: Tensor) -> float:
         """Value ⟨y, r⟩ + βφ(r) that the constraints add to the objective, slacks eliminated."""
         if not self.started:
             return 0.0
-        near, q = rescale(r, *self._units)
+        near, q = rescale(r, self.scale, self.inequality, self.far, self._y, self.beta, self.nu)
         value = sum(
             augmented_lagrangian(0.0, r_g, self._y[g], self.beta, self.nu)
             for g, r_g in zip(self.groups, self._pieces(near), strict=True)
@@ -159,12 +147,12 @@ class DualState:
 
     def tensors(self) -> dict[str, Tensor | None]:
         """Return what `weight` depends on besides β, ν, the groups and `far`, all scaled."""
-        names = {"y": self._y, "lower": self._lower, "w_min": self._w_min}
-        return {**names, "scale": self.scale, "inequality": self.inequality}
+        running = {"y": self._y, "lower": self._lower, "w_min": self._w_min}
+        return running | {"scale": self.scale, "inequality": self.inequality}
 
     def residual_norm(self, r: Tensor) -> float:
         """‖r‖ with slacks eliminated, as the next update sees it."""
-        r, _ = rescale(r, *self._units)
+        r, _ = rescale(r, self.scale, self.inequality, self.far, self._y, self.beta, self.nu)
         return math.hypot(*map(norm, self._pieces(r)))
 
     def update(
@@ -179,17 +167,14 @@ class DualState:
 
         Args:
             r: (A(x), B(x)), finite.
-            hold: keep y and multiply β by this factor, > 0: the subproblem had no minimizer (a
-                large factor) or must be solved further (at most 1).
+            hold: factor of β, > 0, at an update that keeps y and disregards omega.
             growth: factor of β in place of omega, > 0.
             part: how much of its move y makes, by entry or for all; None for the whole.
         """
         if hold is not None:
-            record = DualRecord(self.k, norm(r), self.beta, 0.0, norm(self.y))
-            self._advance(hold)
-            return record
+            return self._advance(norm(r), 0.0, hold)
         A_norm = norm(violation(r, self.inequality))
-        r, _ = rescale(r, *self._units)
+        r, _ = rescale(r, self.scale, self.inequality, self.far, self._y, self.beta, self.nu)
         pieces = self._pieces(r)
         norms = [norm(r_i) for r_i in pieces]
         r_norm, step_norm = math.hypot(*norms), math.hypot(*(n_i**self.nu for n_i in norms))
@@ -204,33 +189,29 @@ class DualState:
         ]
         y = self._in_user_units(parts).clamp(-self.y_max, self.y_max)
         self._move(y if part is None else self.y + part * (y - self.y))
-        record = DualRecord(self.k, A_norm, self.beta, sigma, norm(self.y))
-        enough = self.sufficient_decrease
-        grows = enough is None or r_norm > enough * self.last_norm
-        self._advance((self.omega if growth is None else growth) if grows else 1.0)
-        self.last_norm = r_norm
-        return record
+        enough, fallen_from, self.last_norm = self.sufficient_decrease, self.last_norm, r_norm
+        if enough is not None and r_norm <= enough * fallen_from:
+            return self._advance(A_norm, sigma, 1.0)
+        return self._advance(A_norm, sigma, self.omega if growth is None else growth)
 
-    def _advance(self, growth: float) -> None:
+    def _advance(self, A_norm: float, sigma: float, growth: float) -> DualRecord:
+        record = DualRecord(self.k, A_norm, self.beta, sigma, norm(self.y))
         self.beta = min(growth * self.beta, self.beta_max, BETA_LIMIT)
         self.k += 1
+        return record
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running values; the settings belong to the constructor."""
-        return {name: getattr(self, name) for name in _RUNNING}
+        return {name: getattr(self, name) for name in ("y", "beta", "k", "start_norm", "last_norm")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the running values of another state of the same size."""
-        if state["y"] is not None:
+        """Continue from the values of a state of the same size; its y is None if not started."""
+        if state["y"] is None:
+            self.started, self.y = False, torch.empty(0)
+        else:
             self._move(state["y"].detach().clone())
         self.beta, self.k = float(state["beta"]), int(state["k"])
         self.start_norm, self.last_norm = float(state["start_norm"]), float(state["last_norm"])
-
-    def fresh(self) -> "DualState":
-        """Return a state with these settings that has not started."""
-        other = copy.copy(self)
-        other.started, other.y, other.beta, other.k = False, torch.empty(0), other.beta_1, 1
-        return other
 
     def take_over(self, other: "DualState") -> None:
         """Become equal to another state."""

@@ -19,10 +19,9 @@ class ConstraintWarning(UserWarning):
 class Violation(NamedTuple):
     """How far a block is from feasible: largest entry and norm of |A(x)| or max(B(x), 0).
 
-    `never_seen` has the indices of entries that no batch has contained so far (an absent class); if
-    these are all entries, max and norm are nan. Blocks with an index also have `quantiles` of the
-    violation over all entries seen, and the indices of the `worst` entries; they list at most 1,000
-    entries as never seen.
+    `never_seen` lists the entries that no batch has contained so far (an absent class); if it lists
+    all, max and norm are nan. Blocks with an index list at most 1,000, and also report `quantiles`
+    of the violation over all entries seen and the indices of the `worst` ones.
     """
 
     max: float
@@ -247,6 +246,5 @@ class Solution:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3e}"
-    return value.value if isinstance(value, Status) else str(value)
+    value = value.value if isinstance(value, Status) else value
+    return f"{value:.3e}" if isinstance(value, float) else str(value)

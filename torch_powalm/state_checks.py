@@ -20,7 +20,9 @@ _FULL = (torch.float32, torch.float64)
 def refuse(where: str, rule: str, value: object) -> NoReturn:
     """Raise with the place of an entry, the rule that it breaks, and its value."""
     got = f"{type(value).__name__} {reprlib.repr(value)}"
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and value.is_nested:
+        got = "a nested tensor"
+    elif isinstance(value, Tensor):
         got = f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
     elif value is None or isinstance(value, bool | int | float | str):
         got = reprlib.repr(value)
@@ -98,6 +100,7 @@ def check_tensor(
     """
     if not isinstance(value, Tensor):
         raise ValueError(f"{where} must be a tensor, got {type(value).__name__}")
+    check_storage(value, where)
     shape = tuple(value.shape)
     if shapes is not None and shape not in shapes:
         first = next(iter(shapes))
@@ -106,8 +109,6 @@ def check_tensor(
         raise ValueError(f"{where} must have shape {first}, got {shape}")
     if shapes is None and (len(shape) != 1 or shape[0] == 0):
         raise ValueError(f"{where} must be a vector with at least one entry, got shape {shape}")
-    if value.layout is not torch.strided or value.device.type == "meta":
-        refuse(where, "be a dense tensor with data", value)
     if mask:
         if value.dtype is not torch.bool:
             raise ValueError(f"{where} must be a boolean tensor, got {value.dtype}")
@@ -119,12 +120,19 @@ def check_tensor(
     return copy
 
 
+def check_storage(value: Tensor, where: str, *, sparse: bool = False) -> None:
+    """Raise unless a tensor is dense, or sparse where that is allowed, and has data."""
+    dense = value.layout is torch.strided or (sparse and value.layout is torch.sparse_coo)
+    if value.is_nested or not dense or value.is_quantized or value.device.type == "meta":
+        refuse(where, "be a dense tensor with data", value)
+
+
 def check_entries(value: Tensor, where: str, low: float = -math.inf) -> None:
     """Raise unless all entries of a tensor are finite and ≥ low."""
     if not bool(value.isfinite().all()):
         found = value[~value.isfinite()][0].item()
         raise ValueError(f"{where} must be finite, got {found!r} in it")
-    if bool((value < low).any()):
+    if low > -math.inf and bool((value < low).any()):
         rule = "nonnegative" if low == 0 else f"at least {low!r}"
         raise ValueError(f"{where} must be {rule}, got {value.amin().item()!r} in it")
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -70,6 +71,16 @@ CONSTANTS: dict[str, Any] = {
     "scalar tensor": torch.tensor(1.0),
     "integer tensor": torch.tensor([1, 2]),
     "empty tensor": torch.empty(0),
+    "number as a word": "1.0",
+    "big integer": 2**31,
+    "minus zero": -0.0,
+    "nested nan": [{"a": (math.nan,)}],
+    "generator": torch.Generator(),
+    "data type": torch.float64,
+    "function": print,
+    "array": numpy.zeros(3),
+    "scalar array": numpy.float64(0.5),
+    "set": {1, 2},
 }
 
 
@@ -100,7 +111,31 @@ def _tensor_mutations() -> dict[str, Callable[[Tensor], Any]]:
         "sparse": lambda t: t.to_sparse() if t.dim() else t[None],
         "meta": lambda t: t.to("meta"),
         "as a list": lambda t: t.tolist(),
+        "bfloat16": lambda t: t.bfloat16(),
+        "single": lambda t: t.float(),
+        "double": lambda t: t.double(),
+        "with gradient": lambda t: t.double().detach().requires_grad_(),
+        "in a graph": lambda t: t.double().detach().requires_grad_() * 1.0,
+        "parameter": lambda t: torch.nn.Parameter(t.double().detach()),
+        "expanded": lambda t: t.double().reshape(-1)[:1].sum().expand(t.shape),
+        "strided": lambda t: torch.stack([t, t], -1)[..., 0],
+        "transposed": lambda t: t.transpose(0, -1) if t.dim() else t,
+        "quantized": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
+        "compressed": lambda t: t.to_sparse_csr() if t.dim() == 2 else t.short(),
+        "nested tensors": lambda t: torch.nested.nested_tensor([t.float().reshape(-1)]),
+        "conjugated": lambda t: t.to(torch.complex128).conj(),
+        "array": lambda t: t.numpy(),
+        "inference": _inference,
+        "infinite last": lambda t: set_first(-math.inf)(t.flip(0) if t.dim() else t),
+        "tiny": lambda t: t * 1e-320,
+        "empty": lambda t: t[:0] if t.dim() else torch.empty(0),
+        "shuffled": lambda t: t.flip(0) if t.dim() else -t,
     }
+
+
+def _inference(t: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return t + 0
 
 
 TENSORS = _tensor_mutations()
@@ -164,4 +199,8 @@ def mutated(state: Any, rng: random.Random) -> tuple[str, Any]:
         containers = CONTAINERS.items()
         kinds |= {name: lambda change=change: change(value, rng) for name, change in containers}
     name = rng.choice(list(kinds))
-    return f"{name} at {path}", with_entry(state, path, kinds[name]())
+    try:
+        changed = kinds[name]()
+    except (RuntimeError, TypeError):  # a tensor that has no such form
+        name, changed = "nan in place", math.nan
+    return f"{name} at {path}", with_entry(state, path, changed)

@@ -18,14 +18,16 @@ import torch
 from experiments.attacks.files import attack_file
 from experiments.attacks.state_dicts import (
     FindingError,
+    attack_best,
     attack_bytes,
     attack_solution,
     attack_training,
 )
 
 KINDS: dict[str, tuple[Callable[[random.Random], str], str, float]] = {
-    "state dicts of trainings": (attack_training, "states", 0.9),
+    "state dicts of trainings": (attack_training, "states", 0.84),
     "bytes of multipliers": (attack_bytes, "states", 0.04),
+    "states of BestFeasible": (attack_best, "states", 0.06),
     "states of solves": (attack_solution, "states", 0.06),
     "checkpoint files": (attack_file, "files", 1.0),
 }

@@ -15,7 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from experiments.attacks.mutations import mutated
-from torch_powalm import ConstraintRegistry, MultiplierState, PowerALMOptimizer, Problem, power_alm
+from experiments.attacks.structure_mutations import restructured
+from torch_powalm import (
+    BestFeasible,
+    ConstraintRegistry,
+    MultiplierState,
+    PowerALMOptimizer,
+    Problem,
+    power_alm,
+)
 
 F64 = torch.float64
 BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -32,6 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "given": {"beta_1": 0.5, "omega": 1.2, "y_max": 10.0, "beta_max": 100.0},
     "paper": {"beta_1": {"rows": 1.0, "rate": 2.0, "loss": 0.5}, "sigma": "paper", "nu": 0.6},
     "blocks": {"beta_1": 1.0, "coupling": "block", "updates": 4},
+    "margin": {"margin": 0.05, "total_steps": 40},
+    "indexed": {"beta_1": 0.5},
     "warm-up": {"beta_1": 1.0, "warm_up": 9, "on_nonfinite": "skip"},
 }
 
@@ -45,6 +55,7 @@ class Training:
     """
 
     def __init__(self, base: str, settings: str) -> None:
+        self.base_name, self.settings_name = base, settings
         generator = torch.Generator().manual_seed(0)
         self.data = torch.randn(60, 6, 3, generator=generator, dtype=F64)
         self.model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(F64)
@@ -55,6 +66,9 @@ class Training:
         constraints.equality("rows", lambda: model[0].weight.square().sum(1) - 1)
         constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.2)
         constraints.inequality("loss", size=2)
+        self.indexed = settings == "indexed" and base != "lbfgs"
+        if self.indexed:
+            constraints.inequality("each", size=9, indexed=True)
         self.base = BASES[base](model.parameters())
         self.optimizer = PowerALMOptimizer(self.base, constraints, **SETTINGS[settings])
         self.done = 0
@@ -65,9 +79,11 @@ class Training:
         out = self.model(self.data[self.done % len(self.data)])
         count = torch.tensor([3.0, 3.0], dtype=F64)
         rate = torch.stack([out[:, 0].sigmoid().sum(), out.new_tensor(6.0)])
-        loss = self.optimizer.augment(
-            out.square().mean(), rate=rate, loss=(out.tanh().mean(0), count)
-        )
+        values: dict[str, Any] = {"rate": rate, "loss": (out.tanh().mean(0), count)}
+        if self.indexed:
+            index = (torch.arange(6) + 2 * self.done) % 9
+            values["each"] = (out.square().sum(1) - 0.1, index)
+        loss = self.optimizer.augment(out.square().mean(), **values)
         loss.backward()
         return loss
 
@@ -91,7 +107,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and bool((a == b).all())
+        return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return (isinstance(a, Tensor) and a.numel() == 1 and float(a) == b) or (
             isinstance(b, Tensor) and b.numel() == 1 and float(b) == a
@@ -126,17 +142,28 @@ def attack_training(rng: random.Random) -> str:
     source = _trained(base, settings, rng.choice([0, 1, 7, 22, 30]))
     target = _trained(base, settings, rng.choice([0, 3, 25]))
     state = copy.deepcopy(source.optimizer.state_dict())
-    where = rng.choice(["powalm", "powalm", "whole", "sharded"])
+    where = rng.choice(["powalm", "powalm", "whole", "base", "sharded"])
+    other = _trained(rng.choice(list(BASES)), rng.choice(list(SETTINGS)), rng.choice([7, 22]))
+    donor = copy.deepcopy(other.optimizer.state_dict())
+
+    def mutate(part: Any, from_: Any) -> tuple[str, Any]:
+        return restructured(part, from_, rng) if rng.random() < 0.35 else mutated(part, rng)
+
     if where == "sharded":
-        what, part = mutated(state["powalm"], rng)
+        what, part = mutate(state["powalm"], donor["powalm"])
         loader = target.optimizer.load_powalm_state_dict
         wanted = part
     elif where == "powalm":
-        what, part = mutated(state["powalm"], rng)
+        what, part = mutate(state["powalm"], donor["powalm"])
         state = wanted = {**state, "powalm": part}
         loader = target.optimizer.load_state_dict
+    elif where == "base":
+        ours = state.pop("powalm")
+        what, part = mutate(state, {k: v for k, v in donor.items() if k != "powalm"})
+        state = wanted = {**part, "powalm": ours} if isinstance(part, dict) else part
+        loader = target.optimizer.load_state_dict
     else:
-        what, state = mutated({k: v for k, v in state.items()}, rng)
+        what, state = mutate(state, donor)
         wanted, loader = state, target.optimizer.load_state_dict
     label = f"{base}, {settings}, {where}: {what}"
     before = copy.deepcopy(target.optimizer.state_dict())
@@ -162,6 +189,14 @@ def _check_loaded(target: Training, wanted: Any, ours_alone: bool, label: str) -
     ours = wanted if ours_alone else wanted["powalm"]
     if not same(ours, found["powalm"]):
         raise FindingError(f"{label}: loaded, but not as it is")
+    if not ours_alone:
+        if not same(wanted["state"], found["state"]):
+            raise FindingError(f"{label}: the state of the base is not as it is")
+        for group, loaded in zip(wanted["param_groups"], found["param_groups"], strict=True):
+            settings = {key: value for key, value in group.items() if key != "params"}
+            if not same(settings, {key: loaded[key] for key in settings}):
+                raise FindingError(f"{label}: hyperparameters are not as they are")
+    twin = _twin(target, wanted) if "shared" in label and not ours_alone else None
     try:
         target.advance(2)
         target.optimizer.update_multipliers()
@@ -172,7 +207,30 @@ def _check_loaded(target: Training, wanted: Any, ours_alone: bool, label: str) -
         raise FindingError(f"{label}: loaded, then {type(error).__name__} {error}") from error
     if not target.finite():
         raise FindingError(f"{label}: loaded, then not finite")
+    if twin is not None:
+        twin.advance(2)
+        twin.optimizer.update_multipliers()
+        twin.advance(1)
+        if not same(twin.model.state_dict(), target.model.state_dict()):
+            raise FindingError(f"{label}: loaded tensors that change each other")
     return "loaded"
+
+
+def _twin(target: Training, state: Any) -> Training:
+    """Return a training like the target, which has loaded a copy without shared memory."""
+    twin = Training(target.base_name, target.settings_name)
+    twin.model.load_state_dict(target.model.state_dict())
+    twin.done = target.done
+
+    def own(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: own(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(own(item) for item in value)
+        return value.detach().clone() if isinstance(value, Tensor) else value
+
+    twin.optimizer.load_state_dict(own(state))
+    return twin
 
 
 def attack_bytes(rng: random.Random) -> str:
@@ -219,4 +277,29 @@ def attack_solution(rng: random.Random) -> str:
     return "loaded"
 
 
-ATTACKS = {"training": attack_training, "bytes": attack_bytes, "solution": attack_solution}
+def attack_best(rng: random.Random) -> str:
+    """Mutate the state of a BestFeasible."""
+    training = _trained("adam", "given", 7)
+    best = BestFeasible(training.model, training.optimizer, tolerance=9.0)
+    best.update(rng.random())
+    state = copy.deepcopy(best.state_dict())
+    best.update(0.0)
+    before = copy.deepcopy(best.state_dict())
+    change = restructured if rng.random() < 0.3 else mutated
+    what, bad = change(state, rng) if change is mutated else restructured(state, before, rng)
+    try:
+        best.load_state_dict(bad)
+    except ValueError as error:
+        if not same(before, best.state_dict()):
+            raise FindingError(f"best: {what}: refused, but changed") from error
+        return "refused"
+    except Exception as error:
+        raise FindingError(f"best: {what}: {type(error).__name__} {error}") from error
+    if not same(bad, best.state_dict()):
+        raise FindingError(f"best: {what}: loaded, but not as it is")
+    try:
+        best.restore()
+    except RuntimeError as error:
+        if "no state has been kept" not in str(error):
+            raise FindingError(f"best: {what}: {error}") from error
+    return "loaded"

@@ -128,13 +128,14 @@ def main() -> None:
     parser.add_argument("--root", help="folder of the complete data; default: the samples")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--methods", nargs="+", help="only methods that begin like this")
     parser.add_argument("--keep", action="store_true", help="copy the table to the results")
     given = parser.parse_args()
     torch.set_num_threads(1)
     done = {tuple(r[k] for k in ("task", "seed", "method", "setting")) for r in read(TABLE)}
     TABLE.parent.mkdir(parents=True, exist_ok=True)
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for task in (TASKS[name] for name in given.tasks):
             for method, setting, margin, build in settings(task):
                 wanted = not given.methods or any(method.startswith(m) for m in given.methods)

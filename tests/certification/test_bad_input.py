@@ -6,10 +6,8 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from torch_powalm import ConstraintRegistry, Mean, Rates, certify
-from torch_powalm.certification.held_out_data import check_apart
 
 
 def registry(size=1, **arguments):
@@ -165,61 +163,6 @@ def test_a_model_in_training_mode_is_refused_wherever_it_hides():
         certify(constraints, module.method, data, kinds=kinds)
     network.eval()
     assert certify(constraints, measure, data, kinds=kinds)["missed"][0].samples == 4
-
-
-class Numbers(Dataset):
-    def __len__(self):
-        return 10
-
-    def __getitem__(self, i):
-        return torch.tensor([float(i)])
-
-
-DATA, ROWS = Numbers(), torch.arange(20.0).reshape(10, 2)
-FIRST = DataLoader(Subset(DATA, range(5)))
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "got"),
-    [
-        (FIRST, FIRST, "the same loader"),
-        (FIRST, DataLoader(DATA), "5 samples in common"),
-        (FIRST, DataLoader(Subset(DATA, [4, 5])), "1 samples in common"),
-        (FIRST, DataLoader(Subset(Subset(DATA, range(3, 9)), [0])), "1 samples in common"),
-        (DataLoader(DATA, sampler=SubsetRandomSampler([9])), DataLoader(DATA), "1 samples"),
-        (DataLoader(TensorDataset(ROWS)), DataLoader(TensorDataset(ROWS[8:])), "2 samples"),
-        ([(ROWS[:4], 0)], [{"x": ROWS[3:6]}], "1 samples in common"),
-        ([ROWS[:4]], DataLoader(TensorDataset(ROWS)), "4 samples in common"),
-    ],
-)
-def test_overlapping_data_are_refused(one, other, got):
-    with pytest.raises(ValueError, match=f"loader must have no samples of the training, got {got}"):
-        check_apart("loader", one, [("the training", other)])
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (FIRST, DataLoader(Subset(DATA, range(5, 10)))),
-        (FIRST, DataLoader(Numbers())),
-        ([ROWS[:4]], [ROWS[4:]]),
-        (DataLoader(TensorDataset(ROWS[:8])), DataLoader(TensorDataset(ROWS[8:]))),
-        ([torch.tensor(1.0)], [1]),
-        (iter([1]), iter([2])),
-    ],
-)
-def test_data_that_do_not_overlap_pass(one, other):
-    assert check_apart("loader", one, [("the training", other)]) is None
-
-
-def test_certify_refuses_data_of_the_training():
-    constraints, loader = registry(from_statistics=rate), DataLoader(DATA)
-    with pytest.raises(ValueError, match=r"loader must have no samples of seen\[1\], got 5"):
-        certify(
-            *(constraints, returning(GOOD), FIRST),
-            kinds={"missed": Rates()},
-            seen=[DataLoader(Numbers()), loader],
-        )
 
 
 def test_without_scipy_the_error_says_what_to_install(monkeypatch):

@@ -181,7 +181,7 @@ def test_values_that_are_not_finite_are_left_out(check_finite: str) -> None:
     after = training.optimizer.state_dict()
     assert after["powalm"].pop("skipped") == before["powalm"].pop("skipped") + 1
     torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
-    training.optimizer.gradient.on_nonfinite = "raise"
+    training.optimizer.gradient.finite.on_nonfinite = "raise"
 
     def step_and_update() -> None:
         training.step(torch.tensor([2, 3]))

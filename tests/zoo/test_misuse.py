@@ -43,6 +43,10 @@ REGISTRATIONS = [
         "sharpness of 'block' must be positive, got 0",
     ),
     (
+        *("precision", (), {"bound": 0.1, "sharpness": "8"}),
+        "sharpness of 'block' must be positive, got '8'",
+    ),
+    (
         *("class_loss", (), {"classes": 2.5, "bound": 1}),
         "classes of 'block' must be a positive integer, got 2.5",
     ),
@@ -85,8 +89,8 @@ REGISTRATIONS = [
         "low of 'block' must be at most high, got 2 and 1",
     ),
     (
-        *("bounded", (lambda x: x,), {"low": 0}),
-        "model of 'block' must be a torch.nn.Module, got function",
+        *("bounded", ("net",), {"low": 0}),
+        "model of 'block' must be a module or a function, got str",
     ),
     (
         *("bounded", (NET,), {"low": 0, "points": torch.zeros(0, 3)}),
@@ -146,8 +150,8 @@ BATCHES = {
         "group of 'block' must be in [0, 2), got 2",
     ),
     "no group": (
-        lambda: make("demographic_parity", bound=0.1)(Z),
-        "group of 'block' must be a tensor with 6 entries, got NoneType",
+        lambda: make("demographic_parity", bound=0.1)(Z, Y),
+        "group of 'block' must be passed as group=…, got none",
     ),
     "group of an attribute": (
         lambda: make("false_negative_rate", bound=0.1, groups=(2, 2))(Z, Y, group=(Y, Y + 1)),
@@ -167,7 +171,11 @@ BATCHES = {
     ),
     "no labels": (
         lambda: rate()(Z),
-        "labels of 'block' must be a tensor with 6 entries, got NoneType",
+        "labels of 'block' must be given, got none",
+    ),
+    "labels of several classes": (
+        lambda: rate()(Z, torch.ones(6, 2)),
+        "labels of 'block' must be one index or a one-hot row per sample, got other rows",
     ),
     "decisions": (
         lambda: rate()(Z > 0, Y),

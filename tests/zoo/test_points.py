@@ -95,6 +95,14 @@ def test_boundary_values_are_numbers_tensors_or_functions():
     assert sampled == pytest.approx(rms(numbers(X) - 2) - 0.5)
 
 
+def test_the_model_may_be_a_function_around_a_module():
+    constraints, model = ConstraintRegistry(), Known()
+    zoo.boundary(constraints, "walls", lambda x: 20 + 100 * model(x / 5), 20.0, points=X)
+    zoo.bounded(constraints, "low", lambda x: 100 * model(x / 5), low=1.0, points=X)
+    assert constraints.values()["walls"].numpy() == pytest.approx(100 * numbers(X / 5))
+    assert constraints.values()["low"].numpy() == pytest.approx(1 - 100 * numbers(X / 5))
+
+
 def test_the_normal_derivative_is_a_difference_quotient():
     normal = torch.tensor([0.6, 0.8, 0.0], dtype=torch.float64)
     fixed, sampled = both(lambda c, n, m, p: zoo.normal_derivative(c, n, m, normal, 1.0, points=p))

@@ -16,9 +16,12 @@ from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
+from torch_powalm.state_checks import check_count, check_flag, check_keys, check_tensor, refuse
 
-LARGEST = 50  # unknowns: secants learn B in so many steps; and
-_LARGEST_JACOBIAN = 50_000  # entries of J, up to which dense matrices are used
+LARGEST = 50  # unknowns: secants learn B in so many steps;
+_LARGEST_STIFF = 200  # unknowns if there are enough constraints that βJᵀJ is most of the curvature:
+_ROWS = 0.25  # of them for one unknown
+_LARGEST_JACOBIAN = 200_000  # entries of J, up to which dense matrices are used
 _DIFFERENCE = 1e-7  # length of a difference, relative to an entry of x or to their mean square
 _DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (Powell 1978)
 _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as long as x
@@ -55,11 +58,20 @@ class LagrangianCurvature:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the curvature of another run; a wrong one raises and changes nothing."""
-        B, n = state.get("B"), self.like.numel()
-        fits = B is None or (isinstance(B, Tensor) and B.shape == (n, n) and B.isfinite().all())
-        if not fits or any(name not in state for name in _RUNNING):
-            raise ValueError(f"state must have a finite curvature of {n} unknowns, got {state!r}")
-        self.__dict__.update({name: state[name] for name in _RUNNING})
+        where, n = "state['curvature']", self.like.numel()
+        check_keys(state, where, _RUNNING)
+        found: dict[str, Any] = {"B": state["B"]}
+        if found["B"] is not None:
+            B = found["B"] = check_tensor(state["B"], f"{where}['B']", shapes=[(n, n)]).to(
+                self.like
+            )
+            if bool(((B - B.T).abs() > 1e-6 * B.abs().amax()).any()):
+                refuse(f"{where}['B']", "be symmetric", state["B"])
+        for name in ("is_guess", "by_differences"):
+            found[name] = check_flag(state[name], f"{where}[{name!r}]")
+        for name, low in (("steps", 0), ("rejected", 0), ("period", _FEWEST)):
+            found[name] = check_count(state[name], f"{where}[{name!r}]", low=low)
+        self.__dict__.update(found)
 
     def step(
         self, at: Expansion, w: Tensor, dual: DualState, radius: float
@@ -143,8 +155,13 @@ class LagrangianCurvature:
 
 
 def is_small(g: Proximable, x: Tensor, constraints: int) -> bool:
-    """Whether dense matrices fit: few unknowns in float64 on the CPU, and a box or nothing as g."""
-    few = x.numel() <= LARGEST and x.numel() * constraints <= _LARGEST_JACOBIAN
+    """Whether dense matrices pay off: few unknowns in float64 on the CPU, a box or nothing as g.
+
+    Fewer if there are few constraints: the rest of the curvature has to be learned or measured.
+    """
+    n = x.numel()
+    largest = _LARGEST_STIFF if constraints >= _ROWS * n else LARGEST
+    few = n <= largest and n * constraints <= _LARGEST_JACOBIAN
     box = isinstance(g, Bounded) and g.is_indicator and isinstance(g.bounds, tuple)
     return few and box and x.dtype == torch.float64 and x.is_cpu
 

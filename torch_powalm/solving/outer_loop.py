@@ -15,6 +15,7 @@ from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
+from torch_powalm.solving.final_solution import final_solution
 from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
@@ -104,9 +105,9 @@ class OuterLoop:
         self.curvature = LagrangianCurvature(problem, at.x) if small else None
         if state is not None:
             self.tolerance.value = state["tol"]
-            if self.curvature is not None and state.get("curvature"):
+            if self.curvature is not None and state.get("curvature") is not None:
                 self.curvature.load_state_dict(state["curvature"])
-        self.interrupted = False
+        self.interruption: Status | None = None  # why the current iteration is the last one
         self._current = _Iteration()
 
     @property
@@ -136,7 +137,7 @@ class OuterLoop:
                 patience=math.inf if self.settings.limits.max_idle is None else PATIENCE,
             )
         if known.solved is None:
-            inner = known.run.result() if self.interrupted else known.run.finish()
+            inner = known.run.result() if self.interruption else known.run.finish()
             inner = replace(inner, status=self.termination.inner_status(inner))
             known.solved = Solved(inner, self.problem.oracle.at(inner.x))
         return known.solved
@@ -153,7 +154,7 @@ class OuterLoop:
         known.point = certify(self.problem, self.dual, solved.at)  # kept if Ctrl-C comes now
         if settings.least_squares:
             known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
-        skip = self.interrupted or self.termination.monitor.is_unbounded()
+        skip = self.interruption or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
             found = finish(
                 self.problem,
@@ -180,15 +181,15 @@ class OuterLoop:
             violation = max(primal, residual) / self.settings.tolerances.eps_A
             step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
             termination.observe(point, step, dual.beta, inner.status)
-        if self.interrupted:
-            termination.end(Status.INTERRUPTED)
+        if self.interruption:
+            termination.end(self.interruption)
         self.tolerance.advance(dual)
         self.records.append(outer_record(step, point, inner, self.budget))
         return self.records[-1]
 
     def restore_feasibility(self) -> None:
         """Leave an infeasible point that traps the run; end the run if no feasible one exists."""
-        if self.status is not None:
+        if self.status is not None or self.budget.used_up():
             return
         grown = self.dual.beta >= _GROWN * self.dual.beta_1
         primal = self.point.residuals.primal
@@ -216,43 +217,32 @@ class OuterLoop:
         needed = _BARRIER * rise / (dual.beta * phi(r, dual.nu)) if r.any() else 0.0
         dual.update(self.at.r, hold=max(1.0, min(needed, 1e12), grown))
 
-    def interrupt(self) -> None:
-        """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""
+    def interrupt(self, reason: Status) -> None:
+        """Complete the iteration with what is known of it, or end the run, for the given reason."""
         known = self._current
         reached = known.run is not None and known.run.last is not None
-        if known.point is None and (self.interrupted or not reached):
-            self.termination.end(Status.INTERRUPTED)
-        self.interrupted = True
+        if known.point is None and (self.interruption or not reached):
+            self.termination.end(reason)
+        self.interruption = self.interruption or reason
 
     def solution(self) -> Solution:
         """The best point, its certificate, and everything that was spent."""
-        best, status = self.termination.best, self.termination.final_status()
-        y, residuals = self.problem.multiplier(best.y), best.residuals
-        if self.problem is not self.original:
-            residuals = self.original.residuals(best.x, y)  # in the user's units, from scratch
-            ratio = self.settings.tolerances.ratio(residuals.primal, residuals.dual)
-            if status is Status.CONVERGED and not ratio <= 1:
-                status = Status.STALLED
-        spent = self.budget.spent
-        return Solution(
-            x=best.x,
-            y=y,
-            status=status,
-            residuals=residuals,
-            objective=best.objective,
-            records=self.records,
-            function_calls=spent.function,
-            gradient_calls=spent.gradient,
-            constraint_calls=spent.constraint,
-            seconds=self.budget.seconds,
-            missing=self.settings.tolerances.missing(residuals),
-            state={
-                "x": self.at.x,
-                "tol": self.tolerance.value,
-                "scales": None if self.scales is None else tuple(self.scales),
-                "nu": self.dual.nu,
-                "sigma": self.dual.sigma,
-                "curvature": self.curvature.state_dict() if self.curvature else None,
-                **self.dual.state_dict(),
-            },
+        state = {
+            "x": self.at.x,
+            "tol": self.tolerance.value,
+            "scales": None if self.scales is None else tuple(self.scales),
+            "nu": self.dual.nu,
+            "sigma": self.dual.sigma,
+            "curvature": self.curvature.state_dict() if self.curvature else None,
+            **self.dual.state_dict(),
+        }
+        return final_solution(
+            self.termination.best,
+            self.termination.final_status(),
+            self.problem,
+            self.original,
+            self.settings.tolerances,
+            self.records,
+            self.budget,
+            state,
         )

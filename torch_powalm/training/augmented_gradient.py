@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
-from torch_powalm.training.augmented_loss import AugmentedLoss
+from torch_powalm.training.augmented_loss import augmented_loss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import (
     BatchValues,
@@ -29,16 +29,12 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.finite_values import FiniteValues
 from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.on_device.device_state import DeviceState
 from torch_powalm.training.run_settings import signature
 from torch_powalm.training.running_estimate import RunningEstimate
-from torch_powalm.training.vector_jacobian import (
-    add_to_grad,
-    check_reach,
-    source_of_nonfinite,
-    vjp,
-)
+from torch_powalm.training.vector_jacobian import add_to_grad, check_reach, vjp
 
 
 class AugmentedGradient:
@@ -64,11 +60,9 @@ class AugmentedGradient:
         ranks: Ranks,
         on_nonfinite: str,
     ) -> None:
-        if on_nonfinite not in ("raise", "skip"):
-            raise ValueError(f"on_nonfinite must be 'raise' or 'skip', got {on_nonfinite!r}")
         self.blocks, self.dual, self.ranks = blocks, dual, ranks
         self.units, self.estimate, self.epoch = units, estimate, epoch
-        self.on_nonfinite = on_nonfinite
+        self.finite = FiniteValues(blocks, on_nonfinite)
         self.window = BatchWindow()
         self.indexed = IndexedBlocks(blocks, dual, units, ranks)
         self._device: DeviceState | None = None
@@ -76,15 +70,13 @@ class AugmentedGradient:
     @property
     def device(self) -> DeviceState | None:
         """What waits on the device until the next update; None if steps are checked at once."""
-        if not self.blocks.deferred:
-            return None
-        if self._device is None:
+        if self._device is None and self.blocks.deferred:
             self._device = DeviceState(self.blocks, self.dual, self.units, self.epoch)
-        return self._device
+        return self._device if self.blocks.deferred else None
 
     @property
     def weigh(self) -> Callable[[Tensor], Tensor | None]:
-        """The function that returns w = y + β∇φ(r), None or not finite if r is not finite."""
+        """The function that returns w at r; None or nan if r is not finite."""
         return self.dual.weight if self.device is None else self.device.tensors.weight
 
     def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
@@ -120,10 +112,10 @@ class AugmentedGradient:
         if device is not None and w is not None:
             w = device.spoil(w, A_batch, told)
         else:
-            finite = w is not None or self.is_finite(r)
+            finite = w is not None or self.finite.check(r)
             if told is not None:
-                finite &= self.is_finite(blocks.join(static, told))
-            finite &= self._are_finite(seen)
+                finite &= self.finite.check(blocks.join(static, told))
+            finite &= self.finite.check_statistics(seen)
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
         w = w[blocks.static_size :] if blocks.static else w
@@ -133,8 +125,7 @@ class AugmentedGradient:
         call = self.window.add(seen, reported)
         call.finite = finite
         w = w * parts if parts > 1 else w
-        augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
-        return augmented
+        return augmented_loss(loss, A_batch, w, call, alone)
 
     def inject(self, batch: Tallies) -> bool:
         """Add J_Aᵀ w of the parameter-only blocks to .grad; False if a constraint is not finite.
@@ -157,14 +148,14 @@ class AugmentedGradient:
                 # Nothing to add; a second call before the step must not measure again.
                 held = next((p.grad for p in params if p.grad is not None), None)
                 self.window.mark_injected(held)
-                return self.is_finite(r) if device is None else device.note_static(r)
+                return self.finite.check(r) if device is None else device.note_static(r)
         if not self.dual.started:
             self.start(r)
         w = self.weigh(r)
         if device is not None:
             device.note_static(r)
         if w is None or A_static is None or not self.dual.started:
-            return device is not None or self.is_finite(r)
+            return device is not None or self.finite.check(r)
         grads = vjp(A_static, params, w[: blocks.static_size] if blocks.batch else w)
         self.window.mark_injected(add_to_grad(params, grads, blocks.sharded))
         return True
@@ -175,7 +166,7 @@ class AugmentedGradient:
             return
         if self.device is not None:
             self.device.start(r)
-        elif self.is_finite(r):
+        elif self.finite.check(r):
             self.units.start(self.dual, self.blocks, r)
         self.indexed.start()
 
@@ -190,11 +181,12 @@ class AugmentedGradient:
         self.indexed.forget_done()
         if self._device is not None:
             self._device.guard.forgive()
+            self._device.tensors.refresh()  # which a compiled step does not do
+            self.indexed.refresh()
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""
-        name = self.units.pending
-        if name is not None:
+        if (name := self.units.pending) is not None:
             self.units.measure_pending(self.blocks.sizes.get(name, 1), self.blocks.params)
         return name is not None
 
@@ -238,15 +230,13 @@ class AugmentedGradient:
                 for grad in grads:
                     grad.mul_(self.units.longest / now)
             return now
-        if self.on_nonfinite == "raise":
-            source = source_of_nonfinite(self.blocks, params)
-            raise FloatingPointError(f"{source} must be finite, got nan or inf")
+        self.finite.fail_at_gradient(params)
         return math.nan
 
     def meet_ranks(self) -> None:
         """At the first use, check that all ranks have the same blocks and settings."""
         blocks = self.blocks
-        parts = self.dual, blocks, self.units, self.epoch, self.on_nonfinite
+        parts = self.dual, blocks, self.units, self.epoch, self.finite.on_nonfinite
         describe = functools.partial(signature, *parts)
         self.ranks.agreement.meet(describe, blocks.device, blocks.sharded)
 
@@ -257,24 +247,3 @@ class AugmentedGradient:
             self.meet_ranks()
             norms = {name: norm(v) for name, v in self.blocks.ready().static_values().items()}
             self.ranks.check_equal(norms, self.blocks.device)
-
-    def _are_finite(self, seen: Tallies) -> bool:
-        """Return whether statistics are finite, also those that do not reach the value."""
-        for block in self.blocks.batch:
-            if block.from_statistics is not None and not math.isfinite(
-                norm(seen[block.name].total)
-            ):
-                if self.on_nonfinite == "raise":
-                    what = f"statistics of constraint {block.name!r}"
-                    raise FloatingPointError(f"{what} must be finite, got nan or inf")
-                return False
-        return True
-
-    def is_finite(self, r: Tensor) -> bool:
-        """Return whether r is finite; raise if it is not and on_nonfinite is "raise"."""
-        if math.isfinite(norm(r)):
-            return True
-        if self.on_nonfinite == "raise":
-            name = self.blocks.not_finite(r)
-            raise FloatingPointError(f"constraint {name!r} must be finite, got nan or inf")
-        return False

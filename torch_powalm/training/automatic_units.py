@@ -201,11 +201,11 @@ class AutomaticUnits(UnitMeasurements):
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector
     ) -> DualState:
         """Return the multipliers of a saved state in these units; y is None if not started."""
-        fresh = dual.fresh()
+        restored = copy.copy(dual)
         if state["y"] is not None:
-            self.start(fresh, blocks, state["y"])
-        fresh.load_state_dict(state)
-        return fresh
+            self.start(restored, blocks, state["y"])
+        restored.load_state_dict(state)
+        return restored
 
     def state_dict(self) -> dict[str, Any]:
         """Return the measurements."""

@@ -5,7 +5,7 @@ nan learning rate or moments of another shape, it loads, and fails later or trai
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,39 +13,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_powalm.state_checks import (
+    check_count,
     check_entries,
-    check_keys,
     check_list,
     check_number,
+    check_storage,
     refuse,
 )
+from torch_powalm.training.kept_state import check_kept, is_from_torch, local
 
-# What torch's optimizers keep for each parameter that has had a gradient.
-_KEPT = {
-    "Adadelta": {"step", "square_avg", "acc_delta"},
-    "Adagrad": {"step", "sum"},
-    "Adam": {"step", "exp_avg", "exp_avg_sq"},
-    "AdamW": {"step", "exp_avg", "exp_avg_sq"},
-    "Adamax": {"step", "exp_avg", "exp_inf"},
-    "ASGD": {"step", "eta", "mu", "ax"},
-    "Muon": {"momentum_buffer"},
-    "NAdam": {"step", "mu_product", "exp_avg", "exp_avg_sq"},
-    "RAdam": {"step", "exp_avg", "exp_avg_sq"},
-    "RMSprop": {"step", "square_avg"},
-    "Rprop": {"step", "prev", "step_size"},
-    "SGD": {"momentum_buffer"},
-    "SparseAdam": {"step", "exp_avg", "exp_avg_sq"},
-}
-_BY_SETTING = {  # kept if the hyperparameter is not 0
-    ("Adam", "amsgrad"): "max_exp_avg_sq",
-    ("AdamW", "amsgrad"): "max_exp_avg_sq",
-    ("RMSprop", "momentum"): "momentum_buffer",
-    ("RMSprop", "centered"): "grad_avg",
-}
-_SCALARS = {"step", "eta", "mu", "mu_product"}
-_NONNEGATIVE = {"step", "square_avg", "acc_delta", "sum", "exp_avg_sq", "exp_inf", "step_size"}
-_NONNEGATIVE |= {"max_exp_avg_sq", "row_var", "col_var", "variance"}
 _FIXED = ("maximize", "capturable", "differentiable")  # a change would break or reverse the steps
+_SIGNED = ("dampening", "tolerance_grad", "tolerance_change")
+_COUNTS = ("history_size", "max_iter", "max_eval", "ns_steps")
+_ABOVE_1 = math.nextafter(1.0, 2.0)
+_HIGHEST = {("", "betas"): 1.0, ("Adadelta", "rho"): _ABOVE_1, ("RMSprop", "alpha"): _ABOVE_1}
 _WHERE = "state_dict['param_groups']"
 
 
@@ -72,7 +53,7 @@ def check_base_state(base: Optimizer, state_dict: Mapping[str, Any]) -> None:
         where = f"state_dict['state'][{key!r}]"
         if key not in of_key:
             raise ValueError(f"{where} must belong to one of {count} parameters, got another key")
-        _check_kept(base, kept, *of_key[key], where)
+        check_kept(base, kept, *of_key[key], where)
 
 
 def _check_group(base: Optimizer, found: Any, group: Mapping[str, Any], where: str) -> None:
@@ -87,128 +68,56 @@ def _check_group(base: Optimizer, found: Any, group: Mapping[str, Any], where: s
         count = len(group["params"])
         rule = "doesn't match the size of the optimizer's group: it must have"
         raise ValueError(f"{where} {rule} {count} parameters, got {len(params)}")
+    names, ours = found.get("param_names"), group.get("param_names")
+    if names != ours and ours is not None and sorted(map(str, names or ())) == sorted(ours):
+        refuse(f"{where}['param_names']", "have the order of this run", names)
     for name, value in found.items():
-        place, here = f"{where}[{name!r}]", group.get(name)
-        if name in _FIXED and name in group and value is not here:
-            refuse(place, f"be {here!r} as in this run", value)
-        if isinstance(here, bool) and not (value is None or isinstance(value, bool)):
-            refuse(place, "be True or False", value)
-        if name in group and here is None and not (value is None or isinstance(value, bool)):
-            refuse(place, "be None, True or False", value)
-        if name in ("params", "param_names") or value is None or isinstance(value, bool | str):
-            if isinstance(here, int | float | Tensor) and not isinstance(here, bool):
-                refuse(place, "be a number", value)
-            continue
-        _check_hyperparameter(value, here, place, low=0.0 if _from_torch(base) else -math.inf)
+        if name not in ("params", "param_names"):
+            _check_setting(base, name, value, group, f"{where}[{name!r}]")
 
 
-def _check_hyperparameter(value: Any, here: Any, where: str, low: float) -> None:
-    if isinstance(here, tuple | list):
-        items = check_list(value, where, lambda item, place: item, len(here))
-        high = 1.0 if where.endswith("['betas']") else math.inf
-        for i, item in enumerate(items):
-            if item is None and here[i] is None:
-                continue
-            if check_number(item, f"{where}[{i}]", low=low) >= high:
-                refuse(f"{where}[{i}]", "be less than 1", item)
-    elif isinstance(value, Tensor):
-        if value.numel() != 1:
-            refuse(where, "be a number", value)
-        check_entries(value.detach(), where, low)
-    elif here is None or isinstance(here, int | float | Tensor):
-        if isinstance(value, int | float):
-            check_number(value, where, low=low)
-        elif here is not None:
-            refuse(where, "be a number", value)
-
-
-def _check_kept(
-    base: Optimizer, kept: Any, p: Tensor, group: Mapping[str, Any], where: str
+def _check_setting(
+    base: Optimizer, name: str, value: Any, group: Mapping[str, Any], where: str
 ) -> None:
-    """Raise unless the state of one parameter fits it."""
-    if not isinstance(kept, Mapping):
-        refuse(where, "be a mapping", kept)
-    name = type(base).__name__
-    if _from_torch(base) and name in _KEPT:
-        more = {key for (owner, option), key in _BY_SETTING.items() if owner == name}
-        needed = {k for (n, option), k in _BY_SETTING.items() if n == name and group.get(option)}
-        if kept:
-            check_keys(kept, where, sorted(_KEPT[name] | needed), more)
-    elif base.state.get(p):
-        check_keys(kept, where, map(str, base.state[p]), map(str, kept))
-    fits = None if not _from_torch(base) or name not in _KEPT else tuple(p.shape)
-    total = sum(q.numel() for g in base.param_groups for q in g["params"])
-    for key, value in kept.items():
-        place = f"{where}[{key!r}]"
-        low = 0.0 if key in _NONNEGATIVE else -math.inf
-        for item, at in _leaves(value, place):
-            if item is None and key == "momentum_buffer" and isinstance(base, torch.optim.SGD):
-                continue
-            if fits is not None and key not in _SCALARS:
-                if not isinstance(item, Tensor) or tuple(item.shape) != fits:
-                    refuse(at, f"be a tensor of shape {fits}", item)
-            elif fits is not None or key in _SCALARS:
-                _check_scalar(item, at)
-            elif isinstance(base, torch.optim.LBFGS):
-                _check_search(key, item, at, total)
-            if isinstance(item, Tensor):
-                if not item.is_floating_point() and p.is_floating_point() and key not in _SCALARS:
-                    refuse(at, "be a floating-point tensor", item)
-                check_entries(_local(item), at, low)
-            elif isinstance(item, float):
-                check_number(item, at, low=low, infinite=True)
-    if fits is not None and group.get("centered"):
-        _check_variance(kept["square_avg"], kept["grad_avg"], where)
+    """Raise unless a hyperparameter has the type of the present one, and is in range."""
+    here, known = group.get(name), name in group
+    word = isinstance(here, str) or (here is None and isinstance(value, str))
+    if known and word and value is not None:
+        if value != here:
+            refuse(where, f"be {here!r} as in this run", value)
+    elif name in _FIXED and known and value is not here:
+        refuse(where, f"be {here!r} as in this run", value)
+    elif isinstance(here, bool) and not (value is None or isinstance(value, bool)):
+        refuse(where, "be True or False", value)
+    elif known and here is None and not (value is None or isinstance(value, bool)):
+        refuse(where, "be None, True or False", value)
+    elif value is None or isinstance(value, bool | str):
+        if isinstance(here, int | float | Tensor) and not isinstance(here, bool):
+            refuse(where, "be a number", value)
+    elif isinstance(here, tuple | list):
+        items = check_list(value, where, lambda item, place: item, len(here))
+        for i, (item, ours) in enumerate(zip(items, here, strict=True)):
+            if item is not None or ours is not None:
+                _check_hyperparameter(base, name, item, f"{where}[{i}]")
+    elif isinstance(here, int | float | Tensor) or isinstance(value, int | float | Tensor):
+        _check_hyperparameter(base, name, value, where)
 
 
-def _check_variance(square: Tensor, mean: Tensor, where: str) -> None:
-    """Raise if the mean of squares is below the square of the mean, or a root would be nan."""
-    if bool((_local(mean).square() > 1.001 * _local(square) + 1e-12).any()):
-        refuse(f"{where}['grad_avg']", "have squares of at most 'square_avg'", mean)
-
-
-def _check_scalar(value: Any, where: str) -> None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain and not (isinstance(value, Tensor) and value.numel() == 1):
-        refuse(where, "be a number", value)
-    number = float(value)
-    if not 0 <= number < math.inf:
-        refuse(where, "be nonnegative and finite", number)
-    if where.endswith("['step']") and number != int(number):
-        refuse(where, "be a whole number", number)
-
-
-_VECTORS = {"d", "prev_flat_grad", "old_dirs", "old_stps"}
-
-
-def _check_search(key: Any, value: Any, where: str, total: int) -> None:
-    """Raise unless an entry of LBFGS has its type and length."""
-    if key in _VECTORS and value is not None:
-        if not isinstance(value, Tensor) or tuple(value.shape) != (total,):
-            refuse(where, f"be a tensor of shape {(total,)}", value)
-    elif key in ("func_evals", "n_iter") and (isinstance(value, bool) or not _is_count(value)):
-        refuse(where, "be a nonnegative integer", value)
-    elif isinstance(value, str | bytes | Mapping):
-        refuse(where, "be a number or a tensor", value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def _leaves(value: Any, where: str) -> Iterable[tuple[Any, str]]:
-    if isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield from _leaves(item, f"{where}[{i}]")
-    else:
-        yield value, where
-
-
-def _local(tensor: Any) -> Tensor:
-    """Return the entries of a tensor in this process."""
-    values: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    values = values.detach()
-    return values.coalesce().values() if values.is_sparse else values
+def _check_hyperparameter(base: Optimizer, name: str, value: Any, where: str) -> None:
+    known, high = is_from_torch(base), math.inf
+    if known and name in _COUNTS:
+        check_count(value, where, low=1)
+    if known:
+        high = _HIGHEST.get((type(base).__name__, name), _HIGHEST.get(("", name), math.inf))
+    low = 0.0 if known and name not in _SIGNED else -math.inf
+    if isinstance(value, Tensor):
+        check_storage(value, where)
+        if value.numel() != 1 or not value.is_floating_point():
+            refuse(where, "be a number", value)
+        check_entries(local(value), where, low)
+        value = value.item()
+    if check_number(value, where, low=low) >= high:
+        refuse(where, "be at most 1" if high > 1 else "be less than 1", value)
 
 
 def _hashable(value: Any, where: str) -> Any:
@@ -217,17 +126,46 @@ def _hashable(value: Any, where: str) -> Any:
     return value
 
 
-def _from_torch(base: Optimizer) -> bool:
-    return type(base).__module__.startswith("torch.optim")
-
-
 def load_base(base: Optimizer, state_dict: dict[str, Any]) -> None:
     """Check the state of the base and load it; if that raises, the base stays as it was."""
     check_base_state(base, state_dict)
-    before = dict(base.__dict__)
+    taken = {_memory(p) for group in base.param_groups for p in group["params"]}
+    own = {**state_dict, "state": _own(state_dict["state"], taken)}
+    before, groups = dict(base.__dict__), [dict(group) for group in base.param_groups]
+    kept = {p: dict(entries) for p, entries in base.state.items()}
     try:
-        base.load_state_dict(state_dict)
+        base.load_state_dict(own)
     except BaseException:
         base.__dict__.clear()
         base.__dict__.update(before)
+        for group, entries in zip(base.param_groups, groups, strict=False):
+            group.clear()
+            group.update(entries)
+        base.state.clear()
+        base.state.update(kept)
         raise
+
+
+def _own(value: Any, taken: set[int]) -> Any:
+    """Return nested state whose tensors share no memory with each other, nor with parameters.
+
+    A step changes them in place: two that share memory would change each other.
+    """
+    if isinstance(value, Mapping):
+        return {key: _own(entry, taken) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_own(entry, taken) for entry in value)
+    if not isinstance(value, Tensor):
+        return value
+    value, memory = value.detach(), _memory(value)
+    spread = any(n > 1 and step == 0 for n, step in zip(value.shape, value.stride(), strict=True))
+    if memory and (memory in taken or spread):
+        value = value.clone(memory_format=torch.contiguous_format)
+    taken.add(memory)
+    return value
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return the address of the memory of a tensor; 0 if it has none."""
+    values = local(tensor)
+    return values.untyped_storage().data_ptr()

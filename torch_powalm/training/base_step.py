@@ -47,7 +47,7 @@ def search(
         with torch.enable_grad():
             loss = closure()
         proxy, reported = gradient.window.sums(blocks.batch)
-        known = gradient.window.finite and not _skips(loss, gradient.on_nonfinite)
+        known = gradient.window.finite and not _skips(loss, gradient.finite.on_nonfinite)
         injected = known and gradient.inject(proxy) and not gradient.measures_alone()
         if not injected:
             raise _NotFiniteError

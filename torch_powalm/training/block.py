@@ -188,7 +188,8 @@ def _from_statistics(block: Block, total: Tensor) -> Tensor:
         return torch.where(removable & ~grad.isfinite(), 0.0, grad)
 
     if value.requires_grad:
-        value.register_hook(arrive)  # type: ignore[no-untyped-call]
+        if not torch.compiler.is_compiling():  # hooks of a graph cannot pass anything on
+            value.register_hook(arrive)  # type: ignore[no-untyped-call]
         total.register_hook(remove)  # type: ignore[no-untyped-call]
     return value
 
@@ -233,8 +234,10 @@ def checked_tally(value: Any, where: str, block: Block) -> Tally:
     total = check_tensor(total, f"{where}[0]", shapes=shapes)
     if isinstance(weight, Tensor):
         shapes = [tuple(total.shape), (1,), ()]
-        return Tally(total, check_tensor(weight, f"{where}[1]", shapes=shapes, low=0.0).to(total))
-    tally = Tally(total, check_number(weight, f"{where}[1]", positive=True))
+        weight = check_tensor(weight, f"{where}[1]", shapes=shapes, low=0.0).to(total)
+    else:
+        weight = check_number(weight, f"{where}[1]", positive=True)
+    tally = Tally(total, weight)
     try:
         tally.value(block)
     except Exception as error:  # the user's function of statistics may raise anything

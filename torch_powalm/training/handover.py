@@ -32,7 +32,7 @@ def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
         state = {**new.dual.state_dict(), "y": new.dual.y.to(new.blocks.host)}
         new.dual.take_over(new.units.restored_dual(new.dual, state, new.blocks))
     parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.ranks
-    new.gradient = AugmentedGradient(*parts, old.gradient.on_nonfinite)
+    new.gradient = AugmentedGradient(*parts, old.gradient.finite.on_nonfinite)
     new.monitor = Monitor(new)
     new.monitor.history = old.monitor.history
     return new

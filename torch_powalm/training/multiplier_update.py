@@ -1,13 +1,15 @@
 """MultiplierUpdate: the update of y and β from the residual of the epoch."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
 from torch_powalm.training.epoch_residual import epoch_residual
@@ -50,10 +52,10 @@ class MultiplierUpdate(SavedMultipliers):
         reading = self._read(residual)
         violations = blocks.violations(reading.r, reading.seen)
         if self.gradient.device is not None:
-            for signal in self.gradient.device.culprits(self.gradient.on_nonfinite):
+            for signal in self.gradient.device.culprits(self.gradient.finite):
                 self.monitor.signals.report(signal)
         r, all_left_out = self._tightened(reading.r), self.epoch.steps == 0 < steps[0]
-        if self.gradient.is_finite(r) and not all_left_out and not self.units.measuring:
+        if self.gradient.finite.check(r) and not all_left_out and not self.units.measuring:
             if not dual.started:
                 self.units.start(dual, blocks, r)
             growth = part = None
@@ -62,7 +64,7 @@ class MultiplierUpdate(SavedMultipliers):
                 self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 part = self.units.part(r, blocks, dual.beta, steps[0])
-            before = dual.__dict__.copy()
+            before = copy.copy(dual)
             moved = dual.update(r, growth=growth, part=part)
             self._check_overflow(before)
             record = dataclasses.replace(moved, violations=violations)
@@ -78,11 +80,11 @@ class MultiplierUpdate(SavedMultipliers):
         self.epoch.restart()
         return record
 
-    def _check_overflow(self, before: Mapping[str, Any]) -> None:
+    def _check_overflow(self, before: DualState) -> None:
         """Raise with the name of a multiplier that has overflowed, and leave them as before."""
         if not bool(self.dual.y.isfinite().all()):
             name, dtype = self.blocks.not_finite(self.dual.y), self.dual.y.dtype
-            self.dual.__dict__.update(before)
+            self.dual.take_over(before)
             raise FloatingPointError(
                 f"multiplier of constraint {name!r} must fit into {dtype}, got an overflow; "
                 "set y_max, or lower beta_1 or the scale of the constraint"

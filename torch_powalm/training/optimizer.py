@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 
 from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
@@ -59,15 +59,14 @@ class PowerALMOptimizer(MultiplierUpdate):
         sufficient_decrease: in (0, 1): β grows only if the residual has not fallen by this factor.
         coupling: "all" (one norm over all blocks, as in the paper) or "block" (one norm each).
         updates: when multipliers move: "auto" (inside `step`), "epoch" (only when you call
-            `update_multipliers`) or a number of steps; by default "auto", or "epoch" with beta_1.
+            `update_multipliers`) or a number of steps; None is "epoch" with beta_1, else "auto".
         total_steps: length of the run in steps, if known; "auto" spreads its updates over it.
         prox: convex terms by parameter; their prox is applied after each step, with the group's lr.
         owns: names of the blocks that belong to this optimizer; None for all.
         on_nonfinite: what to do with a value or gradient that is not finite: "raise", or "skip"
             the step or update and count it in `epoch.skipped`.
-        check_finite: when this is noticed: "every_step", "at_update" (steps read nothing from the
-            device, change nothing if a value is not finite, and the next update says so), or
-            "auto": "every_step" on the CPU, "at_update" on an accelerator.
+        check_finite: when this is noticed: "every_step", "at_update" (until then, steps read
+            nothing from the device, and a bad one changes nothing), or "auto", by device.
         warm_up: number of first steps without multipliers; their gradient is that of the loss.
         process_group: the processes that average their gradients; None for the default group.
         margin: how much stricter the multipliers see inequalities, ≥ 0: a number, numbers by name,
@@ -77,7 +76,6 @@ class PowerALMOptimizer(MultiplierUpdate):
     Attributes:
         dual: y, β and k.
         epoch: steps and gradient norm since the last multiplier update, and all skipped steps.
-        history: one row per multiplier update.
 
     Example:
         optimizer = PowerALMOptimizer(torch.optim.Adam(model.parameters()), constraints, nu=0.8)
@@ -109,7 +107,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         held_out: MarginSource | None = None,
     ) -> None:
         super().__init__(base)
-        automatic = beta_1 is None
+        self.constraints, automatic = constraints, beta_1 is None
         sigma_1 = (1.0 if automatic else 10.0) if sigma_1 is None else sigma_1
         self.dual = DualState(
             nu=nu,
@@ -121,16 +119,14 @@ class PowerALMOptimizer(MultiplierUpdate):
             y_max=y_max,
             sufficient_decrease=sufficient_decrease,
         )
-        updates = ("auto" if automatic else "epoch") if updates is None else updates
         # Fabric and Lightning copy the attributes, so whatever changes is inside these objects.
-        searching = isinstance(base, torch.optim.LBFGS)
+        searching, is_sgd = isinstance(base, LBFGS), isinstance(base, SGD)
+        updates = ("auto" if automatic else "epoch") if updates is None else updates
         self.schedule = UpdateSchedule(updates, total_steps, searching)
         steps = self.schedule.measuring_steps if automatic else 0
-        sgd = isinstance(base, torch.optim.SGD)
-        self.units = AutomaticUnits(steps, sigma_1, sgd, remeasures=not searching)
+        self.units = AutomaticUnits(steps, sigma_1, is_sgd, remeasures=not searching)
         self.estimate = RunningEstimate(automatic and not searching)
         self.epoch, self.ranks = EpochStatistics(warm_up=warm_up), Ranks(process_group)
-        self.constraints = constraints
         self.blocks = BlockVector(
             *(base, constraints, owns, coupling, bool(prox), penalty_factors(beta_1, nu)),
             Margin(margin, held_out, constraints),
@@ -139,8 +135,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
         self.gradient = AugmentedGradient(*parts, on_nonfinite)
         watch_backward(self.gradient)
-        self.prox = ProxTerms(prox or {}, base)
-        self.monitor = Monitor(self)
+        self.prox, self.monitor = ProxTerms(prox or {}, base), Monitor(self)
 
     def augment(
         self,
@@ -189,7 +184,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         """
         if is_observed(self) and not self._in_hooks:
             return self._step_in_hooks(closure, **kwargs)
-        if self._managed is None:
+        if self._managed is None and not torch.compiler.is_compiling():
             self._look_for_callback()
         loss = None
         if closure is not None:
@@ -200,27 +195,24 @@ class PowerALMOptimizer(MultiplierUpdate):
                 loss = closure()
             if loss is None and all(p.grad is None for p in self.params):
                 return None  # Lightning's training_step skipped this batch
-        elif not self.base.state and not self.epoch.total_steps and initializes_state(self.base):
+        elif not self.epoch.total_steps and not self.base.state and initializes_state(self.base):
             return self.base.step(**kwargs)
-        blocks = self.blocks.ready()
-        proxy, reported = self.gradient.window.sums(blocks.batch)
-        if not self.gradient.window.finite:
+        blocks, gradient = self.blocks.ready(), self.gradient
+        proxy, reported = gradient.window.sums(blocks.batch)
+        if not gradient.window.finite:
             return self._skip()
-        sums = blocks.epoch_sums_with(reported)
-        injected = self.gradient.inject(proxy)
-        if self.gradient.measures_alone():
-            return self.gradient.clear()
-        if not injected or not self.epoch.follow(self.gradient.measure(self.units)):
+        sums, injected = blocks.epoch_sums_with(reported), gradient.inject(proxy)
+        if gradient.measures_alone():
+            return gradient.clear()
+        if not injected or not self.epoch.follow(gradient.measure(self.units)):
             return self._skip()
-        device, ok = self.gradient.device, None
-        if device is not None:
-            device.guard.keep(self.base, blocks.params, bool(self.prox))
-            ok = device.guard.ok
+        device = gradient.device
+        ok = None if device is None else device.guard.keep(self.base, blocks.params, self.prox)
         if self.estimate.on:
-            self.estimate.follow(blocks.batch, self.gradient.per_call(proxy), ok)
+            self.estimate.follow(blocks.batch, gradient.per_call(proxy), ok)
         blocks.margin.follow(proxy, reported)
         if blocks.indexed:
-            self.gradient.indexed.follow(ok)
+            gradient.indexed.follow(ok)
         result = step_base(self.base, **kwargs)
         return self._finish(result if closure is None else loss, sums)
 
@@ -231,10 +223,8 @@ class PowerALMOptimizer(MultiplierUpdate):
         """Apply the prox terms, do the bookkeeping of a step, and return its result."""
         if self.prox:
             self.prox.apply()
-        device = self.gradient.device
-        if device is not None:
-            device.guard.restore(self.base)
-            sums = device.guard.masked(sums, self.constraints.epoch_sums(sums))
+        if (device := self.gradient.device) is not None:
+            sums = device.guard.finish(self.base, sums, self.constraints.epoch_sums(sums))
         self.constraints.record_step(sums)
         self.epoch.count_step()
         self.monitor.signals.after_step(bool(self._managed))

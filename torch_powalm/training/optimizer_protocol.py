@@ -1,15 +1,16 @@
 """OptimizerProtocol: what torch and its engines expect of an optimizer that wraps another.
 
 Schedulers, GradScaler, accelerate, Fabric and Lightning touch `param_groups`, `state`, `defaults`,
-hooks, `step`, pickling and state dicts. This file handles all of it, so optimizer.py contains
-only the method. Groups, state and defaults are those of the base, also after a load, and the
-constructor of torch.optim.Optimizer never runs.
+hooks, `step` and pickling. This file handles all of it, so optimizer.py contains only the method.
+Groups, state and defaults are those of the base, also after a load, and the constructor of
+torch.optim.Optimizer never runs.
 
 All private names of torch that the package uses are in this file. What breaks without each:
 
     _HOOKS                         register_step_pre_hook and its five siblings raise AttributeError
     _global_optimizer_*_hooks      global hooks are not called on the fast path
     _profiler_enabled              a profile shows no ranges of step and zero_grad on the fast path
+    _use_grad_for_differentiable   a compiled step breaks into graphs around the base's own
     __code__, __wrapped__          torch wraps every step in a profiler range: 2 to 9 % of a step
     _step_supports_amp_scaling     a step of a fused base is masked by a copy of all that it changes
     _fsdp_flattened                FSDP1 silently trains on wrong constraints
@@ -17,20 +18,21 @@ All private names of torch that the package uses are in this file. What breaks w
     sys._getframe                  no warning when a Lightning trainer lacks the callback
 """
 
-import copy
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-
-from torch_powalm.training.base_state import load_base
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    _use_grad_for_differentiable,
+)
 
 _HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -40,6 +42,7 @@ _HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
+_BROKEN_STEP = _use_grad_for_differentiable(lambda self: None).__code__
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda self: None).__code__
 
 
@@ -126,50 +129,6 @@ class OptimizerProtocol(Optimizer):
         else:
             base.zero_grad(set_to_none=set_to_none)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the base and ours, and call the hooks registered on this object."""
-        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
-            pre_hook(self)
-        state_dict = {**self.base.state_dict(), "powalm": self.powalm_state_dict()}
-        for post_hook in self._optimizer_state_dict_post_hooks.values():
-            state_dict = post_hook(self, state_dict) or state_dict
-        return state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Load what `state_dict` returned; nothing changes, in the base neither, if a check fails.
-
-        `strict` raises if the saved run had other settings, such as another nu.
-        """
-        state_dict = copy.copy(state_dict)  # hooks may edit it
-        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
-            state_dict = pre_hook(self, state_dict) or state_dict
-        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
-            keys = list(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
-            rule = "state_dict must have the keys 'state' and 'param_groups'"
-            raise ValueError(f"{rule}, got {keys!r}")
-        load = None
-        if "powalm" in state_dict:
-            load = self.prepare_powalm(state_dict["powalm"], strict)
-        elif not self._managed:
-            warnings.warn("state_dict has no multipliers; the current ones are kept", stacklevel=2)
-        load_base(self.base, {key: state_dict[key] for key in ("state", "param_groups")})
-        if load is not None:
-            load()
-        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
-            post_hook(self)
-
-    def powalm_state_dict(self) -> dict[str, Any]:
-        """Return our part of the state dict."""
-        raise NotImplementedError
-
-    def load_powalm_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Load what `powalm_state_dict` returned, without changing the base."""
-        self.prepare_powalm(state_dict, strict)()
-
-    def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
-        """Check our part of a state dict; the returned function loads it."""
-        raise NotImplementedError
-
     def mark_managed(self) -> None:
         """Mark the optimizer as managed by a callback, which updates and saves the multipliers."""
         self._managed = True
@@ -206,11 +165,21 @@ def _step(optimizer: Optimizer, closure: Callable[[], Any] | None, **kwargs: Any
 
 def step_base(base: Optimizer, **kwargs: Any) -> Any:
     """Step the base, without its hooks and profiler range if nobody observes them."""
-    step = type(base).step
+    step: Any = type(base).step
     wrapped_by_torch = getattr(step, "__code__", None) is _HOOKED_STEP
     if "step" in base.__dict__ or not wrapped_by_torch or is_observed(base):
         return base.step(**kwargs)
-    return step.__wrapped__(base, **kwargs)  # type: ignore[attr-defined]
+    if torch.compiler.is_compiling():
+        with torch.no_grad():
+            return _traceable(step)(base, **kwargs)
+    return step.__wrapped__(base, **kwargs)
+
+
+def _traceable(step: Any) -> Any:
+    """Return a step without the graph breaks that torch puts around it."""
+    while getattr(step, "__code__", None) in (_HOOKED_STEP, _BROKEN_STEP):
+        step = step.__wrapped__
+    return step
 
 
 def skips_on_device(base: Optimizer) -> bool:
@@ -225,7 +194,7 @@ def is_observed(optimizer: Optimizer) -> bool:
         or optimizer._optimizer_step_post_hooks
         or _global_optimizer_pre_hooks
         or _global_optimizer_post_hooks
-        or torch._C._autograd._profiler_enabled()
+        or (not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled())
     )
 
 

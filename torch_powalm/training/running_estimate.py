@@ -38,6 +38,15 @@ class Track(NamedTuple):
         """Return the same average on a device."""
         return Track(self.tally.to(device), *(t.to(device) for t in self[1:]))
 
+    def like(self, new: Tally) -> "Track":
+        """Return the same average in the precision of a new batch: a load may have changed it."""
+        if self.tally.total.dtype is new.total.dtype is self.error.dtype is self.spread.dtype:
+            return self
+        total, weight = self.tally
+        weight = weight.to(new.total) if isinstance(weight, Tensor) else weight
+        rest = (t.to(new.total) for t in self[1:])
+        return Track(Tally(total.to(new.total), weight), *rest)
+
 
 class RunningEstimate:
     """Running averages of the batch blocks of one optimizer.
@@ -53,7 +62,7 @@ class RunningEstimate:
     def blend(self, batch: Tallies) -> Tallies:
         """Return the average as it will be after this batch."""
         return {
-            name: _mix(self.tracks[name].tally, t, self.tracks[name].gain)
+            name: _mix((track := self.tracks[name].like(t)).tally, t, track.gain)
             if name in self.tracks
             else t
             for name, t in batch.items()
@@ -73,6 +82,7 @@ class RunningEstimate:
                 start = Track(new.snapshot(), error, 0 * gain, gain)
                 self.tracks[block.name] = start if ok is None else _empty_unless(ok, start)
                 continue
+            track = track.like(new)
             both = new.present(block) & track.tally.present(block)
             e = torch.where(both, new.value(block) - track.tally.value(block), 0.0)
             size = torch.linalg.vector_norm(e)

@@ -95,6 +95,8 @@ class Signals:
         Args:
             managed: whether a callback decides when to update.
         """
+        if torch.compiler.is_compiling():
+            return
         epoch, schedule, self._managed = self._epoch, self._schedule, managed
         self._repeats = self._repeats + 1 if self._calls.waiting else 0
         if self._repeats == REPEATS:

@@ -1,6 +1,8 @@
-"""The "powalm" entry of a state dict: multipliers by name, counters, sums, and measured units."""
+"""The state dict of an optimizer: that of its base, and ours in the entry "powalm"."""
 
+import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from torch_powalm.state_checks import (
     refuse,
 )
 from torch_powalm.training.automatic_units import AutomaticUnits
+from torch_powalm.training.base_state import load_base
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block import checked_tally
 from torch_powalm.training.block_vector import BlockVector
@@ -157,15 +160,51 @@ def _checked_sums(state: Mapping[str, Any], parts: Parts) -> dict[str, dict[str,
                 found[key][name] = entry.to(device)
     for name in found["running"].keys() & found["epoch"].keys():
         found["running"][name].tally.check_size(found["epoch"][name])
+    for name, sums in found["epoch"].items():
+        if bool((sums.present(batch[name]) & ~found["seen"][name]).any()):
+            where = f"{_WHERE}['seen'][{name!r}]"
+            refuse(where, "have the entries of the batches in 'epoch'", state["seen"][name])
     return found
 
 
 class SavedMultipliers(Inspection):
-    """The part of PowerALMOptimizer that saves and loads our part of its state."""
+    """The part of PowerALMOptimizer that saves and loads its state."""
 
     constraints: ConstraintRegistry
     units: AutomaticUnits
     estimate: RunningEstimate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the base and ours, and call the hooks registered on this object."""
+        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
+            pre_hook(self)
+        state_dict = {**self.base.state_dict(), "powalm": self.powalm_state_dict()}
+        for post_hook in self._optimizer_state_dict_post_hooks.values():
+            state_dict = post_hook(self, state_dict) or state_dict
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Load what `state_dict` returned; if a check fails, nothing changes, not even the base.
+
+        `strict` raises if the saved run had other settings, such as another nu.
+        """
+        state_dict = copy.copy(state_dict)  # hooks may edit it
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = pre_hook(self, state_dict) or state_dict
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
+            keys = list(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
+            rule = "state_dict must have the keys 'state' and 'param_groups'"
+            raise ValueError(f"{rule}, got {keys!r}")
+        load = None
+        if "powalm" in state_dict:
+            load = self.prepare_powalm(state_dict["powalm"], strict)
+        elif not self._managed:
+            warnings.warn("state_dict has no multipliers; the current ones are kept", stacklevel=2)
+        load_base(self.base, {key: state_dict[key] for key in ("state", "param_groups")})
+        if load is not None:
+            load()
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
 
     def powalm_state_dict(self) -> dict[str, Any]:
         """Return the "powalm" entry of `state_dict`: multipliers, counters, sums of the epoch."""
@@ -173,6 +212,10 @@ class SavedMultipliers(Inspection):
         if device is not None:
             device.read()
         return save(parts)
+
+    def load_powalm_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Load what `powalm_state_dict` returned, without changing the base."""
+        self.prepare_powalm(state_dict, strict)()
 
     def prepare_powalm(self, state: Mapping[str, Any], strict: bool = True) -> Callable[[], None]:
         """Check our part of a state dict; the returned function loads it, and cannot fail."""

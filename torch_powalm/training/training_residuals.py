@@ -21,7 +21,7 @@ def training_residuals(
         gradient.start(r)
     w = gradient.weigh(r)
     if w is None:
-        gradient.is_finite(r)
+        gradient.finite.check(r)
         return TrainingResiduals(math.nan, math.nan)
     params = blocks.params
     extra: list[Tensor | None] = [None] * len(params)

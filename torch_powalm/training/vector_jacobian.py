@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_powalm.functional import norm
 from torch_powalm.prox import Proximable
 from torch_powalm.training.block_vector import BlockVector
-from torch_powalm.training.distributed.sharded_tensors import add_to_shards, full, sharded_norm
+from torch_powalm.training.distributed.sharded_tensors import add_to_shards, full
 from torch_powalm.training.full_precision import full_precision
 
 
@@ -77,14 +77,3 @@ def check_reach(blocks: BlockVector, params: Sequence[Tensor]) -> None:
                 f"constraint {name!r} must depend on a parameter of the optimizer that requires a "
                 "gradient, got none (functions should reach parameters through the module)"
             )
-
-
-def source_of_nonfinite(blocks: BlockVector, params: Sequence[Tensor]) -> str:
-    """Name the gradient that is not finite: that of a parameter-only block, else of the loss."""
-    with torch.enable_grad():
-        values = blocks.static_values()
-    for name, value in values.items():
-        grads = vjp(value, params, torch.ones_like(value))
-        if not sharded_norm(*[grad for grad in grads if grad is not None]) < math.inf:
-            return f"gradient of constraint {name!r}"
-    return "gradient of the loss"

@@ -68,7 +68,8 @@ class RateMeasure:
 
         Args:
             logits: scores of shape (samples,), (samples, 1) or (samples, classes).
-            labels: class of each sample; not needed for coverage and demographic parity.
+            labels: class of each sample, or one-hot rows; not needed for coverage and demographic
+                parity.
             group: group of each sample, or the attributes whose intersections are the groups.
         """
         margins, classes = self._margins(logits)
@@ -81,6 +82,8 @@ class RateMeasure:
         if total == 1 and group is None:
             members = torch.ones_like(margins[:1]).detach()
         else:
+            if group is None:
+                raise ValueError(f"group of {self.name!r} must be passed as group=…, got none")
             index = group_index(f"group of {self.name!r}", group, self.groups, samples)
             members = membership(index, total, truth)
         hard = (margins.detach() > 0).to(truth)

@@ -71,7 +71,16 @@ def check_count(what: str, value: Any) -> None:
 
 
 def indices(what: str, values: Any, count: int, samples: int) -> Tensor:
-    """Return integers in [0, count), one per sample; others raise with their name."""
+    """Return integers in [0, count), one per sample, also from one-hot rows; others raise."""
+    if values is None:
+        raise ValueError(f"{what} must be given, got none")
+    if isinstance(values, Tensor) and count > 1 and values.shape == (samples, count):
+        ones = (values == 1).sum(1)
+        if not torch.equal(ones, torch.ones_like(ones)) or bool((values != 0).sum(1).gt(1).any()):
+            raise ValueError(
+                f"{what} must be one index or a one-hot row per sample, got other rows"
+            )
+        values = values.argmax(1) if samples else values[:, 0]
     if not isinstance(values, Tensor) or values.numel() != samples:
         got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"{what} must be a tensor with {samples} entries, got {got}")

@@ -7,11 +7,11 @@ entry with new points at every step.
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.zoo.entry import Entry, check_number
-from torch_powalm.zoo.points import Residual, derivatives, register_at_points
+from torch_powalm.zoo.points import Model, Residual, derivatives, register_at_points
 
 Field = Callable[[Tensor], Tensor] | Tensor | float
 
@@ -19,7 +19,7 @@ Field = Callable[[Tensor], Tensor] | Tensor | float
 def boundary(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     value: Field = 0.0,
     *,
     points: Tensor | None = None,
@@ -44,7 +44,7 @@ def boundary(
 def initial(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     value: Field = 0.0,
     *,
     points: Tensor | None = None,
@@ -57,7 +57,7 @@ def initial(
 def normal_derivative(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     normal: Tensor,
     value: Field = 0.0,
     *,
@@ -70,9 +70,9 @@ def normal_derivative(
     """
     difference = _difference(name, value, points)
 
-    def slope(model: nn.Module, points: Tensor) -> Tensor:
+    def slope(model: Model, points: Tensor) -> Tensor:
         along = (derivatives(model, points)[1] * normal.to(points)).sum(1)
-        return difference(lambda _: along, points)  # type: ignore[arg-type]
+        return difference(lambda _: along, points)
 
     return register_at_points(
         constraints, name, model, slope, points, inequality=False, bound=bound
@@ -82,7 +82,7 @@ def normal_derivative(
 def conservation(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     slices: Tensor,
     *,
     weights: Tensor | None = None,
@@ -111,7 +111,7 @@ def conservation(
     if weights is not None and tuple(weights.shape) != (count,):
         raise ValueError(f"weights of {name!r} must have {count} entries, got {weights.numel()}")
 
-    def drift(model: nn.Module, points: Tensor) -> Tensor:
+    def drift(model: Model, points: Tensor) -> Tensor:
         density: Tensor = model(points.flatten(0, 1)).reshape(times, count)
         integral = density.mean(1) if weights is None else density @ weights.to(density)
         return integral[1:] - integral[0] if total is None else integral - total
@@ -124,7 +124,7 @@ def conservation(
 def pde_residual(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     residual: Residual,
     *,
     points: Tensor | None = None,
@@ -155,7 +155,7 @@ def _difference(name: str, value: Field, points: Tensor | None) -> Residual:
             wanted = wanted or f"one of {len(points)} entries"  # type: ignore[arg-type]
             raise ValueError(f"value of {name!r} must be {wanted}, got {value.numel()} entries")
 
-    def residual(model: nn.Module, points: Tensor) -> Tensor:
+    def residual(model: Model, points: Tensor) -> Tensor:
         u: Tensor = model(points).reshape(len(points), -1)
         goal = value(points) if callable(value) else torch.as_tensor(value).to(u)
         goal = goal.detach().reshape(-1, 1 if goal.numel() == 1 else goal.numel() // len(points))

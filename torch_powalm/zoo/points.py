@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.zoo.entry import Entry, check_number
 
-Residual = Callable[[nn.Module, Tensor], Tensor]
+Model = Callable[[Tensor], Tensor]  # a module, or a function around one
+Residual = Callable[[Model, Tensor], Tensor]
 
 
 def register_at_points(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     residual: Residual,
     points: Tensor | None,
     *,
@@ -34,40 +35,46 @@ def register_at_points(
     Args:
         constraints: the registry.
         name: name of the block.
-        model: the model, first argument of the residual.
+        model: a module, or a function that calls one; first argument of the residual.
         residual: function of the model and the points.
         points: fixed points, or None.
         inequality: whether the residual must be at most 0, rather than 0.
         bound: size of the residual that is allowed, ≥ 0.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model of {name!r} must be a torch.nn.Module, got {type(model).__name__}")
+    if not callable(model):
+        got = type(model).__name__
+        raise TypeError(f"model of {name!r} must be a module or a function, got {got}")
     check_number(f"bound of {name!r}", bound, 0)
     if points is None:
         constraints.inequality(name, size=1, from_statistics=partial(_root_mean, bound=bound))
 
         def measure(points: Tensor) -> Tensor:
-            value = residual(model, _checked(name, points)).reshape(-1)
+            value = residual(model, _checked(name, points, empty=True)).reshape(-1)
             excess = value.clamp(min=0) if inequality else value
             return torch.stack([excess.square().sum(), value.new_tensor(float(len(value)))])
 
         return Entry(name, measure)
     fixed = _checked(name, points)
 
-    def values(model: nn.Module) -> Tensor:
-        where = next(model.parameters(), fixed).device
-        value = residual(model, fixed.to(where)).reshape(-1)
+    def values(model: Model) -> Tensor:
+        moved = fixed
+        if isinstance(model, nn.Module):
+            moved = fixed.to(next(model.parameters(), fixed).device)
+        value = residual(model, moved).reshape(-1)
         if inequality:
             return value - bound if bound else value
         return value.abs() - bound if bound else value
 
     register = constraints.inequality if inequality or bound else constraints.equality
-    register(name, values, model=model)
+    if isinstance(model, nn.Module):
+        register(name, values, model=model)
+    else:
+        register(name, lambda: values(model))
     return Entry(name)
 
 
-def _checked(name: str, points: object) -> Tensor:
-    if not isinstance(points, Tensor) or points.dim() < 1 or not points.numel():
+def _checked(name: str, points: object, empty: bool = False) -> Tensor:
+    if not isinstance(points, Tensor) or points.dim() < 1 or not (empty or points.numel()):
         got = tuple(points.shape) if isinstance(points, Tensor) else type(points).__name__
         raise ValueError(f"points of {name!r} must be a tensor with one row per point, got {got}")
     return points
@@ -79,7 +86,7 @@ def _root_mean(statistics: Tensor, bound: float) -> Tensor:
     return torch.where(positive, torch.where(positive, mean, 1.0).sqrt(), 0.0 * mean) - bound
 
 
-def derivatives(model: nn.Module, points: Tensor) -> tuple[Tensor, Tensor]:
+def derivatives(model: Model, points: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs (n,) at points (n, inputs) and their derivatives (n, inputs)."""
     x = points.detach().requires_grad_()
     value = model(x)

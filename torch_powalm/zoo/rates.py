@@ -176,7 +176,7 @@ def _register(
     classes = (positive,) if isinstance(positive, int) else tuple(positive)
     if not classes or any(not isinstance(c, int) or c < 0 for c in classes):
         raise ValueError(f"positive of {name!r} must be one or several classes, got {positive!r}")
-    if not sharpness > 0:
+    if not (hasattr(sharpness, "__float__") and sharpness > 0):
         raise ValueError(f"sharpness of {name!r} must be positive, got {sharpness!r}")
     sizes = group_sizes(name, groups)
     rates = len(classes) * (2 if cases is decisions.odds else 1) * prod(sizes)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.zoo.entry import Entry
-from torch_powalm.zoo.points import derivatives, register_at_points
+from torch_powalm.zoo.points import Model, derivatives, register_at_points
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -20,7 +20,7 @@ Transform = Callable[[Tensor], Tensor]
 def monotone(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     *,
     increasing: Sequence[int] = (),
     decreasing: Sequence[int] = (),
@@ -44,7 +44,7 @@ def monotone(
             f"increasing and decreasing of {name!r} must name each feature once, got {columns!r}"
         )
 
-    def wrong_way(model: nn.Module, points: Tensor) -> Tensor:
+    def wrong_way(model: Model, points: Tensor) -> Tensor:
         _check_features(name, columns, points)
         slope = derivatives(model, points)[1][:, columns]
         return slope * torch.tensor(signs).to(slope)
@@ -55,7 +55,7 @@ def monotone(
 def convex(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     *,
     features: Sequence[int] | None = None,
     points: Tensor | None = None,
@@ -75,7 +75,7 @@ def convex(
         points: fixed points, or None to call the entry with points.
     """
 
-    def above_chord(model: nn.Module, points: Tensor) -> Tensor:
+    def above_chord(model: Model, points: Tensor) -> Tensor:
         other = points.roll(-1, 0)
         if features is not None:
             _check_features(name, features, points)
@@ -92,7 +92,7 @@ def convex(
 def bounded(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     *,
     low: float | None = None,
     high: float | None = None,
@@ -113,7 +113,7 @@ def bounded(
     if low is not None and high is not None and not low <= high:
         raise ValueError(f"low of {name!r} must be at most high, got {low!r} and {high!r}")
 
-    def outside(model: nn.Module, points: Tensor) -> Tensor:
+    def outside(model: Model, points: Tensor) -> Tensor:
         value = model(points)
         sides = [] if low is None else [low - value]
         return torch.cat(sides if high is None else [*sides, value - high])
@@ -124,7 +124,7 @@ def bounded(
 def invariant(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     transform: Transform,
     *,
     points: Tensor | None = None,
@@ -146,7 +146,7 @@ def invariant(
 def equivariant(
     constraints: ConstraintRegistry,
     name: str,
-    model: nn.Module,
+    model: Model,
     transform: Transform,
     output_transform: Transform,
     *,
@@ -158,7 +158,7 @@ def equivariant(
     Arguments are those of `invariant`; `output_transform` is S.
     """
 
-    def difference(model: nn.Module, points: Tensor) -> Tensor:
+    def difference(model: Model, points: Tensor) -> Tensor:
         outputs: Tensor = model(torch.cat([points, transform(points)]))
         before, after = outputs.chunk(2)
         return after - output_transform(before)

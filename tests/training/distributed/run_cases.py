@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tests.training.distributed.certified_cases import certified, padded
 from tests.training.distributed.ddp_cases import (
     SPOILED,
     collectives,
@@ -61,6 +62,9 @@ def cases(folder):
         "slack: inside": (slack, dict(inside=True)),
         "slack: outside": (slack, dict(inside=False)),
         "low precision": (low_precision, {}),
+        "certified: split": (certified, dict(split=True)),
+        "certified: whole": (certified, dict(split=False)),
+        "certified: padded": (padded, {}),
         **{f"zoo: {which}": (zoo, dict(which=which)) for which in ZOO},
         "zoo: rows, replicas": (zoo, dict(which="rows", replicas=True)),
         "zoo: joined, replicas": (zoo, dict(which="joined", replicas=True)),

@@ -93,6 +93,34 @@ def test_a_low_precision_forward_keeps_the_ranks_together(outcomes):
     assert all(y.dtype == torch.float32 for y in both[0]["y"].values())
 
 
+# Certificates and margin="auto"
+
+
+@pytest.mark.parametrize("name", ["certified: split", "certified: whole"])
+def test_margins_and_certificates_of_two_ranks_are_those_of_one_process(name, outcomes):
+    (one, other), expected = outcomes(name), alone(name)
+    for key in ("training", "margins"):
+        assert distance(one[key], other[key]) == 0.0
+    assert distance(one["training"], expected["training"]) < 1e-12
+    assert float(one["training"]["y"]["missed"]) > 0.05
+    assert float(one["margins"]["missed"]) > 0.05
+    assert distance(one["estimates"], expected["estimates"]) < 1e-12
+    for found in (one, other):
+        assert (found["samples"], found["verdicts"]) == (expected["samples"], expected["verdicts"])
+    # The bound of a mean depends on the order of samples, which differs where they are split.
+    same = slice(None) if name.endswith("whole") else slice(1)
+    assert distance(one["upper"][same], expected["upper"][same]) < 1e-12
+    assert distance(one["upper"], expected["upper"]) < 0.02
+    assert distance(one["margins"], expected["margins"]) < (1e-7 if same.stop is None else 0.02)
+
+
+def test_samples_that_a_sampler_repeats_to_fill_the_ranks_are_refused(outcomes):
+    for message, samples in outcomes("certified: padded"):
+        assert message.startswith("loader must draw every sample once, got a DistributedSampler")
+        assert message.endswith("that repeats 1 to fill the ranks (set drop_last=True)")
+        assert samples == "400"
+
+
 # What would be wrong, so that the tests above mean something
 
 

@@ -11,12 +11,12 @@ from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.sharded_tensors import norm_on_device
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.finite_values import FiniteValues, source_of_nonfinite
 from torch_powalm.training.on_device.dual_tensors import DualTensors
 from torch_powalm.training.on_device.step_guard import StepGuard
 from torch_powalm.training.on_device.tensor_formulas import norm
 from torch_powalm.training.on_device.transfer import to_host
 from torch_powalm.training.update_reading import UpdateReading, sample
-from torch_powalm.training.vector_jacobian import source_of_nonfinite
 
 
 class DeviceState:
@@ -90,7 +90,7 @@ class DeviceState:
                 grad.mul_(shorter.to(grad.dtype))
         return now
 
-    def culprits(self, on_nonfinite: str) -> list[str]:
+    def culprits(self, finite: FiniteValues) -> list[str]:
         """Raise, or return a signal, if a value was not finite, as far as the host knows."""
         guard = self.guard
         if not guard.culprits and not guard.bad_gradients:
@@ -98,8 +98,7 @@ class DeviceState:
         names = [f"constraint {name!r}" for name in guard.culprits]
         names = names or [source_of_nonfinite(self.blocks, self.blocks.params)]
         guard.forget()
-        if on_nonfinite == "raise":
-            raise FloatingPointError(f"{names[0]} must be finite, got nan or inf")
+        finite.fail(names[0])
         return [f"not finite: {', '.join(names)}"]
 
     def read(self, extra: Sequence[Tensor] = ()) -> list[Tensor]:

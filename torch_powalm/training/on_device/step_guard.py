@@ -10,7 +10,7 @@ for the parameters, the state of the base, the sums of the epoch and the running
 with fused kernels does so by itself. The flags are counted by block, and read at the next update.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -71,24 +71,33 @@ class StepGuard:
         self.fine = torch.ones_like(self.fine)
 
     @torch.no_grad()
-    def keep(self, base: Optimizer, params: Sequence[Tensor], prox: bool) -> None:
-        """Before the step of the base: keep what it will change."""
+    def keep(self, base: Optimizer, params: Sequence[Tensor], prox: Sized) -> Tensor:
+        """Before its step, keep what the base will change; return whether the step counts."""
         if skips_on_device(base) and not prox:
             base.grad_scale, base.found_inf = None, (~self.ok).float()  # type: ignore[attr-defined]
-            return
+            return self.ok
         self._had = {p: set(state) for p, state in base.state.items()}
         for p in params:
             if p.grad is not None and p not in self._had:  # its state will be made in this step
-                grad = local(p.grad)
-                p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
-                if not p.grad.is_sparse:
+                if p.grad.is_sparse:
+                    p.grad = p.grad.coalesce()
+                else:
+                    grad = local(p.grad)
                     grad.copy_(torch.where(self.ok, grad, torch.zeros_like(grad)))
         changing = [local(t) for t in (*params, *_tensors(base)) if t.device == self.device]
         self._kept = [(t, t.clone()) for t in changing]
+        return self.ok
 
     @torch.no_grad()
-    def restore(self, base: Optimizer) -> None:
-        """After the step of the base and the prox: take everything back unless the step counts."""
+    def finish(self, base: Optimizer, new: Tallies, old: Tallies) -> Tallies:
+        """After the step of the base and the prox, undo it unless it counts.
+
+        Returns the sums of the epoch after this step: the new ones, or the old.
+        """
+        self._restore(base)
+        return {name: self._chosen(t, old.get(name)) for name, t in new.items()}
+
+    def _restore(self, base: Optimizer) -> None:
         if hasattr(base, "found_inf"):
             del base.grad_scale, base.found_inf  # type: ignore[attr-defined]
             return
@@ -99,11 +108,6 @@ class StepGuard:
             if "step" not in self._had.get(p, ()) and _is_on(step, self.device):
                 step.copy_(torch.where(self.ok, step, torch.zeros_like(step)))
         self._kept, self._had = [], {}
-
-    @torch.no_grad()
-    def masked(self, new: Tallies, old: Tallies) -> Tallies:
-        """Return the sums of the epoch after this step."""
-        return {name: self._chosen(t, old.get(name)) for name, t in new.items()}
 
     def _chosen(self, new: Tally, old: Tally | None) -> Tally:
         before = Tally(torch.zeros_like(new.total), 0.0) if old is None else old

@@ -1,0 +1,61 @@
+"""FiniteValues: what happens when a constraint or a gradient is not finite."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torch_powalm.functional import norm
+from torch_powalm.training.batch_window import Tallies
+from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.sharded_tensors import sharded_norm
+from torch_powalm.training.vector_jacobian import vjp
+
+
+class FiniteValues:
+    """Checks of values that raise under the rule "raise", and return False under "skip".
+
+    Args:
+        blocks: the constraints and the parameters.
+        on_nonfinite: the rule, "raise" or "skip".
+    """
+
+    def __init__(self, blocks: BlockVector, on_nonfinite: str) -> None:
+        if on_nonfinite not in ("raise", "skip"):
+            raise ValueError(f"on_nonfinite must be 'raise' or 'skip', got {on_nonfinite!r}")
+        self.blocks, self.on_nonfinite = blocks, on_nonfinite
+
+    def check(self, r: Tensor) -> bool:
+        """Whether the values r of all blocks are finite."""
+        return math.isfinite(norm(r)) or self.fail(f"constraint {self.blocks.not_finite(r)!r}")
+
+    def check_statistics(self, seen: Tallies) -> bool:
+        """Whether the statistics of a batch are finite, even those that do not reach the value."""
+        names = [b.name for b in self.blocks.batch if b.from_statistics is not None]
+        bad = (name for name in names if not math.isfinite(norm(seen[name].total)))
+        name = next(bad, None)
+        return name is None or self.fail(f"statistics of constraint {name!r}")
+
+    def fail_at_gradient(self, params: Sequence[Tensor]) -> bool:
+        """Fail because .grad is not finite."""
+        if self.on_nonfinite == "skip":
+            return False
+        return self.fail(source_of_nonfinite(self.blocks, params))
+
+    def fail(self, what: str) -> bool:
+        """Raise, or return False under the rule "skip"."""
+        if self.on_nonfinite == "raise":
+            raise FloatingPointError(f"{what} must be finite, got nan or inf")
+        return False
+
+
+def source_of_nonfinite(blocks: BlockVector, params: Sequence[Tensor]) -> str:
+    """Name the gradient that is not finite: that of a parameter-only block, else of the loss."""
+    with torch.enable_grad():
+        values = blocks.static_values()
+    for name, value in values.items():
+        grads = vjp(value, params, torch.ones_like(value))
+        if not sharded_norm(*[grad for grad in grads if grad is not None]) < math.inf:
+            return f"gradient of constraint {name!r}"
+    return "gradient of the loss"
