@@ -94,9 +94,19 @@ PAGES = [
 ]
 
 
-@pytest.mark.filterwarnings("default")  # pages show warnings, and other libraries give some
+@pytest.fixture
+def every_warning():
+    """Torch warns once per process, on whichever page comes first."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.filterwarnings("default::torch_powalm.ConstraintWarning")  # pages show them
+@pytest.mark.filterwarnings("error:::docs")  # of code on the page
+@pytest.mark.filterwarnings("default")  # other libraries give some
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
-def test_the_blocks_of_a_page_run_as_printed(page, tmp_path):
+def test_the_blocks_of_a_page_run_as_printed(page, tmp_path, every_warning):
     if page in NEEDS:
         pytest.importorskip(NEEDS[page])
     names = {"__name__": "docs", "path": tmp_path / "state.pt", "folder": tmp_path}

@@ -21,8 +21,7 @@ import torch_powalm
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer, power_alm, prox, solvers
 
 PROBLEMS = Path(__file__).parent.parent / "problems" / "deterministic.py"
-EPOCHS, BATCHES, CLASSES = 4, 6, 5
-POWERS = (1.0, 0.7)
+EPOCHS, BATCHES, CLASSES, POWERS = 4, 6, 5, (1.0, 0.7)
 
 
 class Training:
@@ -39,6 +38,7 @@ class Training:
             base(self.model.parameters()),
             constraints,
             nu=nu,
+            beta_1=0.1,  # turns the automatic rule off, which is newer
             omega=1.2,
             prox={self.model[2].bias: prox.Box(-0.1, 0.1)},
         )

@@ -139,3 +139,32 @@ def test_low_values_outside_the_bounds_are_no_sign_of_an_unbounded_problem() -> 
     solution = power_alm(Problem(lambda x: x[1] + (x[1] - x[0]) ** 2, g=box), vector(10, 1))
     assert solution.converged
     assert abs(solution.objective) <= 1e-6
+
+
+@pytest.mark.parametrize("budget", [50, 60, 70])
+def test_a_budget_ends_a_step_in_its_middle(budget: int) -> None:
+    """After 45 steps the Hessian is measured, which takes 45 gradients."""
+
+    def f(x: Tensor) -> Tensor:
+        return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+
+    x_1 = torch.full((45,), -1.0, dtype=torch.float64)
+    solution = power_alm(Problem(f), x_1, max_gradients=budget)
+    assert solution.status is Status.BUDGET
+    assert solution.gradient_calls <= budget + 5
+
+
+def stiff_rows(x: Tensor) -> Tensor:
+    """90 rows of curved inequalities that are active together."""
+    t = torch.linspace(0.0, 3.0, 90, dtype=torch.float64)
+    k = torch.arange(1.0, 61.0, dtype=torch.float64)
+    return torch.sin(torch.outer(t, k)) @ x + 0.1 * (x * x).sum() - 1.0
+
+
+def test_many_active_rows_are_known_to_the_steps() -> None:
+    """Directions from pairs alone take 107 gradients."""
+    x_1 = torch.full((60,), 0.5, dtype=torch.float64)
+    problem = Problem(lambda x: -x.sum() + 0.01 * (x**4).sum(), inequality=stiff_rows)
+    solution = power_alm(problem, x_1)
+    assert solution.converged
+    assert solution.gradient_calls <= 60

@@ -194,6 +194,24 @@ def test_a_block_without_a_gradient_in_the_first_steps_has_no_weight():
     assert p.tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_a_block_that_wakes_up_late_and_sleeps_again_is_met(factor):
+    """The loss pulls p to 3, its gradient vanishes up to the bound 1, and again where it holds."""
+    p = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    constraints = ConstraintRegistry()
+    constraints.inequality("late", lambda: factor * torch.relu(p.sum() - 1.0).reshape(1))
+    optimizer = PowerALMOptimizer(torch.optim.Adam([p], lr=0.02), constraints, total_steps=400)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
+    for k in range(400):
+        optimizer.zero_grad()
+        (p - 1.5).square().sum().backward()
+        optimizer.step()
+        scheduler.step()
+        if k == 19:
+            assert float(p.detach().sum()) < 1  # asleep in all measuring steps
+    assert 0.97 < float(p.detach().sum()) < 1.01
+
+
 def test_it_equals_a_loop_written_by_hand():
     torch.manual_seed(0)
     a = torch.randn(6, dtype=torch.float64)

@@ -97,7 +97,8 @@ def test_owns_must_be_names():
 
 def test_an_empty_registry_raises_at_the_first_step():
     optimizer = PowerALMOptimizer(torch.optim.SGD(model().parameters(), 0.1), ConstraintRegistry())
-    with pytest.raises(ValueError, match="constraints must have at least one block, got none"):
+    expected = r"at least one block, got none; add one with equality\(\) or inequality\(\), or step"
+    with pytest.raises(ValueError, match=expected):
         optimizer.step()
 
 

@@ -260,6 +260,18 @@ def test_a_loop_without_updates_is_noticed():
     loop(2100, beta_1=1.0, updates=500)
 
 
+def test_a_short_loop_without_updates_is_noticed_halfway_and_in_a_report():
+    with pytest.warns(ConstraintWarning, match="multipliers of 'zero' have not moved for 50 steps"):
+        loop(51, beta_1=1.0, total_steps=100)
+    loop(99, 49, beta_1=1.0, total_steps=490)
+    optimizer = loop(51, beta_1=1.0)
+    with pytest.warns(ConstraintWarning, match="multipliers of 'zero' have not moved for 51 steps"):
+        optimizer.report()
+    optimizer.report()  # told once
+    loop(51, 50, beta_1=1.0).report()
+    loop(51, beta_1=1.0, updates=100).report()
+
+
 def test_long_epochs_are_no_reason_to_warn_again():
     with pytest.warns(ConstraintWarning, match="have not moved") as given:
         loop(9000, 3000, beta_1=1.0)

@@ -31,9 +31,15 @@ def test_a_short_run_has_an_update_every_ten_steps():
     assert updates_of(UpdateSchedule("auto", 200), 200) == list(range(10, 201, 10))
 
 
-def test_a_run_of_many_epochs_is_updated_once_an_epoch():
-    schedule = UpdateSchedule("auto", 60 * 100)
-    assert updates_of(schedule, 60 * 100, epoch=100) == list(range(100, 6001, 100))
+@pytest.mark.parametrize(("epochs", "length"), [(40, 100), (41, 97), (60, 100), (200, 30)])
+def test_a_run_of_forty_epochs_or_more_is_updated_once_an_epoch(epochs, length):
+    steps = epochs * length
+    schedule = UpdateSchedule("auto", steps)
+    assert updates_of(schedule, steps, epoch=length) == list(range(length, steps + 1, length))
+
+
+def test_epochs_shorter_than_the_memory_of_the_base_share_an_update():
+    assert updates_of(UpdateSchedule("auto", 250), 250, epoch=5) == list(range(10, 251, 10))
 
 
 def test_a_full_batch_is_not_updated_at_every_step():

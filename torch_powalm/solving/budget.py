@@ -9,6 +9,10 @@ from torch_powalm.solving.oracle import Calls
 from torch_powalm.solving.settings import Limits
 
 
+class BudgetUsedUpError(Exception):
+    """Ends the step of a run that goes on although its budget is used up."""
+
+
 @dataclass
 class Budget:
     """Gradient calls and seconds of one run.
@@ -22,6 +26,7 @@ class Budget:
     limits: Limits
     start: float = field(default_factory=lambda: time.perf_counter())
     first: Calls = field(init=False)  # the counters at the start
+    noticed: bool = False  # whether the run knows that nothing is left
 
     def __post_init__(self) -> None:
         self.first = replace(self.calls)
@@ -41,8 +46,17 @@ class Budget:
         """Wall time since the start."""
         return time.perf_counter() - self.start
 
+    def check(self) -> None:
+        """Raise BudgetUsedUpError, once, unless `used_up` has already told it."""
+        if not self.noticed and self.used_up():
+            raise BudgetUsedUpError
+
     def used_up(self) -> bool:
         """Whether no gradient calls or no seconds are left."""
+        self.noticed = self.noticed or self._is_over()
+        return self.noticed
+
+    def _is_over(self) -> bool:
         max_gradients, max_seconds = self.limits.max_gradients, self.limits.max_seconds
         if max_gradients is not None:
             if self.calls.gradient - self.first.gradient >= max_gradients:

@@ -147,7 +147,7 @@ def restore(
     grad_norm = float(torch.linalg.vector_norm(grad))
     if math.isnan(grad_norm):
         return None
-    known = is_small(problem.g, start, 0)
+    known = is_small(problem.g, start, sum(problem.oracle.sizes or ()))
     result = run(
         ModelNewton() if known else PANOC(),
         _modeled(problem, start, half_square) if known else half_square,

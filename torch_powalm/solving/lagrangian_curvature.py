@@ -18,8 +18,10 @@ from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
 from torch_powalm.state_checks import check_count, check_flag, check_keys, check_tensor, refuse
 
-LARGEST = 50  # unknowns: secants learn B in so many steps; and
-_LARGEST_JACOBIAN = 50_000  # entries of J, up to which dense matrices are used
+LARGEST = 50  # unknowns: secants learn B in so many steps;
+_LARGEST_STIFF = 200  # unknowns if there are enough constraints that βJᵀJ is most of the curvature:
+_ROWS = 0.25  # of them for one unknown
+_LARGEST_JACOBIAN = 200_000  # entries of J, up to which dense matrices are used
 _DIFFERENCE = 1e-7  # length of a difference, relative to an entry of x or to their mean square
 _DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (Powell 1978)
 _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as long as x
@@ -153,8 +155,13 @@ class LagrangianCurvature:
 
 
 def is_small(g: Proximable, x: Tensor, constraints: int) -> bool:
-    """Whether dense matrices fit: few unknowns in float64 on the CPU, and a box or nothing as g."""
-    few = x.numel() <= LARGEST and x.numel() * constraints <= _LARGEST_JACOBIAN
+    """Whether dense matrices pay off: few unknowns in float64 on the CPU, a box or nothing as g.
+
+    Fewer if there are few constraints: the rest of the curvature has to be learned or measured.
+    """
+    n = x.numel()
+    largest = _LARGEST_STIFF if constraints >= _ROWS * n else LARGEST
+    few = n <= largest and n * constraints <= _LARGEST_JACOBIAN
     box = isinstance(g, Bounded) and g.is_indicator and isinstance(g.bounds, tuple)
     return few and box and x.dtype == torch.float64 and x.is_cpu
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 
 import torch
@@ -32,6 +32,7 @@ class Oracle:
         self.calls = Calls()
         self.has_objective = True
         self.sizes: list[int] | None = None  # of the constraints, once evaluated
+        self.before: Callable[[], None] | None = None  # called before every evaluation
         # Decided once: isinstance with a protocol costs as much as a small matrix product.
         self.f = None if isinstance(f, Objective) else f
         self.f_by_hand = f if isinstance(f, Objective) else None
@@ -54,6 +55,8 @@ class Oracle:
 
     def at(self, x: Tensor, *, objective: bool = True) -> Point:
         """Evaluate at x; without the objective, f is taken as 0."""
+        if self.before is not None:
+            self.before()
         return Point(self, x, objective and self.has_objective)
 
     def check(self, x: Tensor) -> None:

@@ -107,7 +107,7 @@ class OuterLoop:
             self.tolerance.value = state["tol"]
             if self.curvature is not None and state.get("curvature") is not None:
                 self.curvature.load_state_dict(state["curvature"])
-        self.interrupted = False
+        self.interruption: Status | None = None  # why the current iteration is the last one
         self._current = _Iteration()
 
     @property
@@ -137,7 +137,7 @@ class OuterLoop:
                 patience=math.inf if self.settings.limits.max_idle is None else PATIENCE,
             )
         if known.solved is None:
-            inner = known.run.result() if self.interrupted else known.run.finish()
+            inner = known.run.result() if self.interruption else known.run.finish()
             inner = replace(inner, status=self.termination.inner_status(inner))
             known.solved = Solved(inner, self.problem.oracle.at(inner.x))
         return known.solved
@@ -154,7 +154,7 @@ class OuterLoop:
         known.point = certify(self.problem, self.dual, solved.at)  # kept if Ctrl-C comes now
         if settings.least_squares:
             known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
-        skip = self.interrupted or self.termination.monitor.is_unbounded()
+        skip = self.interruption or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
             found = finish(
                 self.problem,
@@ -181,15 +181,15 @@ class OuterLoop:
             violation = max(primal, residual) / self.settings.tolerances.eps_A
             step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
             termination.observe(point, step, dual.beta, inner.status)
-        if self.interrupted:
-            termination.end(Status.INTERRUPTED)
+        if self.interruption:
+            termination.end(self.interruption)
         self.tolerance.advance(dual)
         self.records.append(outer_record(step, point, inner, self.budget))
         return self.records[-1]
 
     def restore_feasibility(self) -> None:
         """Leave an infeasible point that traps the run; end the run if no feasible one exists."""
-        if self.status is not None:
+        if self.status is not None or self.budget.used_up():
             return
         grown = self.dual.beta >= _GROWN * self.dual.beta_1
         primal = self.point.residuals.primal
@@ -217,13 +217,13 @@ class OuterLoop:
         needed = _BARRIER * rise / (dual.beta * phi(r, dual.nu)) if r.any() else 0.0
         dual.update(self.at.r, hold=max(1.0, min(needed, 1e12), grown))
 
-    def interrupt(self) -> None:
-        """React to Ctrl-C: complete the iteration with what is known of it, or end the run."""
+    def interrupt(self, reason: Status) -> None:
+        """Complete the iteration with what is known of it, or end the run, for the given reason."""
         known = self._current
         reached = known.run is not None and known.run.last is not None
-        if known.point is None and (self.interrupted or not reached):
-            self.termination.end(Status.INTERRUPTED)
-        self.interrupted = True
+        if known.point is None and (self.interruption or not reached):
+            self.termination.end(reason)
+        self.interruption = self.interruption or reason
 
     def solution(self) -> Solution:
         """The best point, its certificate, and everything that was spent."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_powalm.result import OuterRecord, Solution, Status
 from torch_powalm.solvers import PANOC, Solver
-from torch_powalm.solving.budget import Budget
+from torch_powalm.solving.budget import Budget, BudgetUsedUpError
 from torch_powalm.solving.initialization import initialize
 from torch_powalm.solving.outer_loop import OuterLoop
 from torch_powalm.solving.problem import Problem
@@ -133,6 +133,7 @@ def power_alm(
         y_max=y_max,
         sufficient_decrease=sufficient_decrease,
     )
+    original.oracle.before = budget.check
     loop = OuterLoop(
         start.problem, original, start.dual, start.at, settings, budget, start.scales, state
     )
@@ -149,7 +150,10 @@ def power_alm(
                 loop.restore_feasibility()
                 loop.termination.check_limits(len(loop.records))
             except KeyboardInterrupt:
-                loop.interrupt()
+                loop.interrupt(Status.INTERRUPTED)
+            except BudgetUsedUpError:
+                loop.interrupt(Status.BUDGET)
+    original.oracle.before = None
     solution = loop.solution()
     counted.add(budget.spent)
     return solution

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
-from torch_powalm.training.augmented_loss import AugmentedLoss
+from torch_powalm.training.augmented_loss import augmented_loss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import (
     BatchValues,
@@ -70,15 +70,13 @@ class AugmentedGradient:
     @property
     def device(self) -> DeviceState | None:
         """What waits on the device until the next update; None if steps are checked at once."""
-        if not self.blocks.deferred:
-            return None
-        if self._device is None:
+        if self._device is None and self.blocks.deferred:
             self._device = DeviceState(self.blocks, self.dual, self.units, self.epoch)
-        return self._device
+        return self._device if self.blocks.deferred else None
 
     @property
     def weigh(self) -> Callable[[Tensor], Tensor | None]:
-        """The function that returns w = y + β∇φ(r), None or not finite if r is not finite."""
+        """The function that returns w at r; None or nan if r is not finite."""
         return self.dual.weight if self.device is None else self.device.tensors.weight
 
     def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
@@ -127,8 +125,7 @@ class AugmentedGradient:
         call = self.window.add(seen, reported)
         call.finite = finite
         w = w * parts if parts > 1 else w
-        augmented: Tensor = AugmentedLoss.apply(loss, A_batch, w, call, alone)
-        return augmented
+        return augmented_loss(loss, A_batch, w, call, alone)
 
     def inject(self, batch: Tallies) -> bool:
         """Add J_Aᵀ w of the parameter-only blocks to .grad; False if a constraint is not finite.
@@ -184,6 +181,8 @@ class AugmentedGradient:
         self.indexed.forget_done()
         if self._device is not None:
             self._device.guard.forgive()
+            self._device.tensors.refresh()  # which a compiled step does not do
+            self.indexed.refresh()
 
     def measures_alone(self) -> bool:
         """Whether .grad is that of one block alone, which is measured now; no step may follow."""

@@ -1,9 +1,26 @@
-"""AugmentedLoss: the value of the loss, with the gradient of loss + ⟨w, A⟩."""
+"""augmented_loss: the value of the loss, with the gradient of loss + ⟨w, A⟩."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def augmented_loss(loss: Tensor, A: Tensor, w: Tensor, call: Any, alone: bool = False) -> Tensor:
+    """Return the loss with the gradient of loss + ⟨w, A⟩, or of ⟨w, A⟩ if A stands alone.
+
+    Args:
+        loss: the loss.
+        A: values of constraints, with a graph.
+        w: their weights.
+        call: its `done` becomes true when backward passes through the result. A graph of
+            torch.compile cannot do this in backward; there it is true at once.
+        alone: whether the gradient of the loss is left out.
+    """
+    if torch.compiler.is_compiling():
+        call.done, call = True, None
+    augmented: Tensor = AugmentedLoss.apply(loss, A, w, call, alone)
+    return augmented
 
 
 class AugmentedLoss(torch.autograd.Function):
@@ -19,7 +36,8 @@ class AugmentedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """Return the gradients with respect to loss and A."""
-        ctx.call.done = True
+        if ctx.call is not None:
+            ctx.call.done = True
         (w,) = ctx.saved_tensors
         loss_grad = torch.zeros_like(grad) if ctx.alone else grad
         return loss_grad, grad.to(w.dtype) * w, None, None, None

@@ -114,10 +114,14 @@ class AutomaticUnits(UnitMeasurements):
         return max(map(self.cost, self.pulls), default=0.0) or 1.0
 
     def scale(self, name: str) -> float:
-        """Return s_b; 0 for a block that no move of the parameters has changed."""
+        """Return s_b; 0 for a block that no move of the parameters has changed so far.
+
+        A block that sleeps (its gradient vanishes where it holds) keeps its last scale, so that its
+        multiplier acts at once when it wakes up.
+        """
         change = self.sensitivity(name)
         if not change > 0:
-            return 0.0
+            return self.used.get(name, 0.0)
         share = max(self.cost(name) / self.unit, LEAST)
         return math.sqrt(share) / (change * self.move(name))
 
@@ -191,7 +195,7 @@ class AutomaticUnits(UnitMeasurements):
         before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
-        return integral_part(r, before, blocks.inequality, beta / self.unit, steps, blocks.momentum)
+        return integral_part(r, before, beta / self.unit, steps, blocks.momentum)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

@@ -188,7 +188,8 @@ def _from_statistics(block: Block, total: Tensor) -> Tensor:
         return torch.where(removable & ~grad.isfinite(), 0.0, grad)
 
     if value.requires_grad:
-        value.register_hook(arrive)  # type: ignore[no-untyped-call]
+        if not torch.compiler.is_compiling():  # hooks of a graph cannot pass anything on
+            value.register_hook(arrive)  # type: ignore[no-untyped-call]
         total.register_hook(remove)  # type: ignore[no-untyped-call]
     return value
 

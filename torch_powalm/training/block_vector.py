@@ -127,7 +127,10 @@ class BlockVector:
             if name not in blocks:
                 raise KeyError(f"owns must have registered constraints only, got {name!r}")
         if not names and not self._optional:
-            raise ValueError("constraints must have at least one block, got none")
+            raise ValueError(
+                "constraints must have at least one block, got none; add one with equality() or "
+                "inequality(), or step the base itself"
+            )
         check_params(params)
         self.device, self.sharded = params[0].device, any(is_sharded(p) for p in params)
         self._choose_host()

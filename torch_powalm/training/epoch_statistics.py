@@ -100,7 +100,12 @@ class EpochStatistics:
 
     def restart(self) -> None:
         """Start a new epoch after a multiplier update."""
-        self.steps, self.gradient_norm = 0, math.inf
+        self.steps, past = 0, self.gradient_norm
+        # A number would make torch.compile trace the next step anew.
+        if isinstance(past, Tensor):
+            self.gradient_norm = torch.full_like(past, math.inf)
+        else:
+            self.gradient_norm = math.inf
 
     @staticmethod
     def checked_state(state: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch_powalm.training.epoch_statistics import EpochStatistics
     from torch_powalm.training.monitor import Monitor
     from torch_powalm.training.prox_terms import ProxTerms
+    from torch_powalm.training.update_schedule import UpdateSchedule
 
 
 class Inspection(OptimizerProtocol):
@@ -32,6 +33,7 @@ class Inspection(OptimizerProtocol):
     gradient: "AugmentedGradient"
     monitor: "Monitor"
     prox: "ProxTerms"
+    schedule: "UpdateSchedule"
     units: "AutomaticUnits"
 
     def report(self, tolerance: Tolerance | None = None) -> ConstraintReport:
@@ -45,12 +47,27 @@ class Inspection(OptimizerProtocol):
                 default is 1 % of the violation that a move of the parameters by a tenth of their
                 length can remove, as measured in the first steps; 1e-3 if nothing was measured.
         """
+        self.monitor.signals.before_report()
         return make_report(self.monitor, tolerance)
 
     @property
     def history(self) -> History:
         """The multiplier updates so far, as a table: `to_dataframe()`, `to_csv(path)`, `plot()`."""
         return self.monitor.history
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the next step measures nothing, starts nothing and ends with no update.
+
+        Such a step is a graph without a break for `torch.compile`, if checks wait for the update
+        (`check_finite`): take others without it.
+        """
+        epoch, units = self.epoch, self.units
+        if not self.blocks.deferred or not self.dual.started or epoch.warming:
+            return False
+        if units.measuring or units.due_batch or units.due_static or units.pending is not None:
+            return False
+        return not self.schedule.is_due(epoch.steps + 1, epoch.total_steps + 1)
 
     def should_update(
         self,

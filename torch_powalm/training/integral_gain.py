@@ -6,20 +6,20 @@ oscillate around its bounds. So
 
 - in twice the memory of the base, 2/(1 − momentum) steps, y moves as far as the penalty pulls, and
   no faster where the penalty is stiffer than the loss (κ > 1);
-- y waits where a violation is falling fast: there the penalty is removing it, and a multiplier that
-  grew all the same would overshoot.
+- y waits where r is approaching 0 fast, from either side: there the penalty, or the loss, is
+  already moving it, and a multiplier that moved all the same would overshoot. Waiting on one side
+  only would let noise push y to the other.
 """
 
 import torch
 from torch import Tensor
 
-FAST = 0.7  # a violation falls fast if an update finds less than this part of the one before
+FAST = 0.7  # r falls fast if an update finds less than this part of the one before
 
 
 def integral_part(
     r: Tensor,
     before: Tensor | None,
-    inequality: Tensor | None,
     kappa: float,
     steps: int,
     momentum: float,
@@ -29,7 +29,6 @@ def integral_part(
     Args:
         r: residual at this update.
         before: residual at the last update, if there was one.
-        inequality: mask of the entries that are inequalities; None if none is.
         kappa: pull of the penalty relative to that of the loss.
         steps: number of steps since the last update.
         momentum: of the base, in [0, 1).
@@ -38,6 +37,4 @@ def integral_part(
     if before is None:
         return part
     falling = (r * before > 0) & (r.abs() < FAST * before.abs())
-    if inequality is not None:
-        falling &= (r > 0) | ~inequality
     return part.masked_fill(falling, 0.0)

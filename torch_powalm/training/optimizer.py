@@ -184,7 +184,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         """
         if is_observed(self) and not self._in_hooks:
             return self._step_in_hooks(closure, **kwargs)
-        if self._managed is None:
+        if self._managed is None and not torch.compiler.is_compiling():
             self._look_for_callback()
         loss = None
         if closure is not None:
@@ -195,7 +195,7 @@ class PowerALMOptimizer(MultiplierUpdate):
                 loss = closure()
             if loss is None and all(p.grad is None for p in self.params):
                 return None  # Lightning's training_step skipped this batch
-        elif not self.base.state and not self.epoch.total_steps and initializes_state(self.base):
+        elif not self.epoch.total_steps and not self.base.state and initializes_state(self.base):
             return self.base.step(**kwargs)
         blocks, gradient = self.blocks.ready(), self.gradient
         proxy, reported = gradient.window.sums(blocks.batch)

@@ -10,6 +10,7 @@ All private names of torch that the package uses are in this file. What breaks w
     _HOOKS                         register_step_pre_hook and its five siblings raise AttributeError
     _global_optimizer_*_hooks      global hooks are not called on the fast path
     _profiler_enabled              a profile shows no ranges of step and zero_grad on the fast path
+    _use_grad_for_differentiable   a compiled step breaks into graphs around the base's own
     __code__, __wrapped__          torch wraps every step in a profiler range: 2 to 9 % of a step
     _step_supports_amp_scaling     a step of a fused base is masked by a copy of all that it changes
     _fsdp_flattened                FSDP1 silently trains on wrong constraints
@@ -27,7 +28,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    _use_grad_for_differentiable,
+)
 
 _HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -37,6 +42,7 @@ _HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
+_BROKEN_STEP = _use_grad_for_differentiable(lambda self: None).__code__
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda self: None).__code__
 
 
@@ -159,11 +165,21 @@ def _step(optimizer: Optimizer, closure: Callable[[], Any] | None, **kwargs: Any
 
 def step_base(base: Optimizer, **kwargs: Any) -> Any:
     """Step the base, without its hooks and profiler range if nobody observes them."""
-    step = type(base).step
+    step: Any = type(base).step
     wrapped_by_torch = getattr(step, "__code__", None) is _HOOKED_STEP
     if "step" in base.__dict__ or not wrapped_by_torch or is_observed(base):
         return base.step(**kwargs)
-    return step.__wrapped__(base, **kwargs)  # type: ignore[attr-defined]
+    if torch.compiler.is_compiling():
+        with torch.no_grad():
+            return _traceable(step)(base, **kwargs)
+    return step.__wrapped__(base, **kwargs)
+
+
+def _traceable(step: Any) -> Any:
+    """Return a step without the graph breaks that torch puts around it."""
+    while getattr(step, "__code__", None) in (_HOOKED_STEP, _BROKEN_STEP):
+        step = step.__wrapped__
+    return step
 
 
 def skips_on_device(base: Optimizer) -> bool:
@@ -178,7 +194,7 @@ def is_observed(optimizer: Optimizer) -> bool:
         or optimizer._optimizer_step_post_hooks
         or _global_optimizer_pre_hooks
         or _global_optimizer_post_hooks
-        or torch._C._autograd._profiler_enabled()
+        or (not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled())
     )
 
 

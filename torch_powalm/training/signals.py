@@ -22,7 +22,7 @@ from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
 from torch_powalm.training.update_reading import UpdateReading
-from torch_powalm.training.update_schedule import UpdateSchedule
+from torch_powalm.training.update_schedule import MEASURING, UpdateSchedule
 from torch_powalm.training.update_window import STREAK, UpdateWindow
 
 IDLE = 2000  # steps without an update
@@ -82,6 +82,7 @@ class Signals:
         self._measured: dict[str, tuple[int, float]] = {}  # update and J_b, without automatic units
         self._repeats = 0  # consecutive steps with an unused result of augment()
         self._patience = IDLE  # steps without an update before a signal
+        self._managed = False  # whether a callback decides when to update
 
     def after_augment(self) -> None:
         """Warn if results of augment() pile up unused."""
@@ -94,14 +95,18 @@ class Signals:
         Args:
             managed: whether a callback decides when to update.
         """
-        epoch, schedule = self._epoch, self._schedule
+        if torch.compiler.is_compiling():
+            return
+        epoch, schedule, self._managed = self._epoch, self._schedule, managed
         self._repeats = self._repeats + 1 if self._calls.waiting else 0
         if self._repeats == REPEATS:
             self._once("unused", self._batch_names())
-        by_hand = schedule.updates == "epoch"
-        if by_hand and not managed and epoch.steps == self._patience:
+        by_hand, total = schedule.updates == "epoch", schedule.total_steps
+        patience = self._patience
+        if total is not None and self._dual.k == 1:  # no update in the first half of the run
+            patience = min(patience, max(MEASURING, total // 2))
+        if by_hand and not managed and epoch.steps == patience:
             self._once("idle", self._blocks.names, epoch.steps)
-        total = schedule.total_steps
         if total is None or epoch.total_steps not in (1, total):
             return
         planned = total // schedule.interval(0)
@@ -109,6 +114,17 @@ class Signals:
             planned = self._dual.k  # the update at the end of the last epoch is still to come
         if planned < FEW and (epoch.total_steps == total or not by_hand):
             self._once("few", self._blocks.names, FEW, total)
+
+    def before_report(self) -> None:
+        """Warn if a report is asked for in a run whose multipliers have never been asked to move.
+
+        Who asks has finished an epoch. Without this a run of less than IDLE steps would end in
+        silence, since nothing else tells where an epoch ends.
+        """
+        epoch = self._epoch
+        by_hand = self._schedule.updates == "epoch" and not self._managed
+        if by_hand and self._dual.k == 1 and epoch.total_steps > MEASURING:
+            self._once("idle", self._blocks.names, epoch.steps)
 
     def report(self, signal: str) -> None:
         """Add a signal to the next record."""

@@ -6,7 +6,7 @@ UPDATES = 40  # in a run of known length
 FEW = 10  # fewest steps between updates in such a run: the memory of a base with momentum 0.9
 MANY = 20  # steps after which an update never comes too soon
 SHARE = 20  # without a known length, an update comes after 1/SHARE of the steps so far
-LONG = 2000  # without a known length, a run counts as nearly done after this many steps
+LONG = 500  # without a known length, a run counts as nearly done after this many steps
 MEASURING = 20  # first steps, which measure the units
 
 

@@ -12,7 +12,7 @@ from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, step_size
 from torch_powalm.result import DualRecord
 from torch_powalm.state_checks import check_keys
-from torch_powalm.training.augmented_loss import AugmentedLoss
+from torch_powalm.training.augmented_loss import augmented_loss
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
@@ -104,8 +104,7 @@ class IndexedBlocks:
         self.calls.append(IndexedCall(seen))
         alone = pending is not None and pending in given
         w = torch.cat(weights).to(A.dtype)
-        augmented: Tensor = AugmentedLoss.apply(loss, A, w, self.calls[-1], alone)
-        return augmented
+        return augmented_loss(loss, A, w, self.calls[-1], alone)
 
     def _sensitivities(self, given: Given) -> dict[str, Tensor]:
         """Return values by name whose gradients measure what a move changes of each block.
@@ -123,7 +122,7 @@ class IndexedBlocks:
             return torch.full_like(entries.value.detach(), share)
         if not self.dual.started:
             return torch.zeros_like(entries.value.detach())
-        self._refresh()
+        self.refresh()
         return part.weight(entries)
 
     def forget_done(self) -> None:
@@ -137,11 +136,13 @@ class IndexedBlocks:
     def start(self) -> None:
         """Set the units, once they are known."""
         self._beta = math.nan
-        self._refresh()
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Follow the penalty if somebody has changed it."""
-        if torch.compiler.is_compiling() or self.dual.beta == self._beta:
+        if torch.compiler.is_compiling() or not self.dual.started:
+            return
+        if self.dual.beta == self._beta:
             return
         self._beta = self.dual.beta
         for part in self.parts:

@@ -62,7 +62,7 @@ class DualTensors:
     def refresh(self) -> None:
         """Copy the state if it has changed since the last copy."""
         dual, source = self.dual, self._source
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not dual.started:
             return
         if source is None or dual.y is not source[0] or dual.scale is not source[2]:
             self.publish()

@@ -79,9 +79,10 @@ class StepGuard:
         self._had = {p: set(state) for p, state in base.state.items()}
         for p in params:
             if p.grad is not None and p not in self._had:  # its state will be made in this step
-                grad = local(p.grad)
-                p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
-                if not p.grad.is_sparse:
+                if p.grad.is_sparse:
+                    p.grad = p.grad.coalesce()
+                else:
+                    grad = local(p.grad)
                     grad.copy_(torch.where(self.ok, grad, torch.zeros_like(grad)))
         changing = [local(t) for t in (*params, *_tensors(base)) if t.device == self.device]
         self._kept = [(t, t.clone()) for t in changing]
