@@ -28,7 +28,7 @@ attack: $(VENV)/dev
 # The site in docs/_build/html: warnings are errors, internal links are checked, nothing is downloaded.
 # FAST=1 shortens the runs of the gallery.
 docs: $(VENV)/docs
-	$(if $(FAST),POWALM_GALLERY_FAST=1) $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(if $(FAST),POWALM_GALLERY_FAST=1) $(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 
 # Wheel and sdist in dist/, checked. POWALM_REPOSITORY=URL makes the links of the README absolute; in the
