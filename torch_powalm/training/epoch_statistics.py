@@ -59,10 +59,11 @@ class EpochStatistics:
         self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * gradient_norm
         return True
 
-    def count_step(self) -> None:
-        """Count a step."""
+    def count_step(self, batches: int) -> None:
+        """Count a step, and the calls of `augment` in it."""
         self.steps += 1
         self.total_steps += 1
+        self.weight.count(batches)
 
     def count_skipped(self) -> None:
         """Count a skipped step or update."""

@@ -12,24 +12,23 @@ class MeanWeight:
     """
 
     def __init__(self) -> None:
-        self._sums: Tensor | None = None  # of the weights, and their number as the last entry
+        self._total: Tensor | None = None
+        self._batches = 0  # counted in steps, where one more counter costs torch.compile nothing
 
-    def add(self, w: Tensor, started: bool) -> None:
-        """Add the weight of a batch once multipliers have started.
+    def add(self, w: Tensor, acts: bool) -> None:
+        """Add the weight of a batch, unless it does not act yet or the batch is left out."""
+        if acts:
+            self._total = w if self._total is None else self._total + w
 
-        Values that are not finite, of a batch that is left out, count as 0.
-        """
-        if not started:
-            return
-        w = w.detach().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        new = torch.nn.functional.pad(w, (0, 1), value=1.0)
-        self._sums = new if self._sums is None else self._sums + new
+    def count(self, batches: int) -> None:
+        """Count the batches of a step."""
+        self._batches += batches
 
     def take(self) -> Tensor | None:
-        """Return the mean, and start anew; nan after no batch, None if there never was one."""
-        if self._sums is None:
+        """Return the mean, and start anew; None without a batch."""
+        total, batches = self._total, self._batches
+        if total is None or not batches:
             return None
-        mean = self._sums[:-1] / self._sums[-1]
         # Not None, which would make torch.compile trace the next step anew.
-        self._sums = torch.zeros_like(self._sums)
-        return mean
+        self._total, self._batches = torch.zeros_like(total), 0
+        return total / batches
