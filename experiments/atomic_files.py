@@ -4,22 +4,67 @@ import csv
 import gzip
 import io
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any
+
+_SUFFIX = ".part"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; it replaces `path` if the block succeeds."""
+    """Yield a temporary path beside `path`, which it replaces if the block succeeds.
+
+    It is in a folder of its own, on which this process holds a lock: a folder that nobody holds was
+    left by a kill, and the next writer removes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    _remove_left_over(path.parent)
+    folder, lock = _create(path)
     try:
+        temporary = folder / f"part{path.suffix}"
         yield temporary
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _create(path: Path) -> tuple[Path, int]:
+    """Create a folder beside a file; return it with the descriptor of its lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(_SUFFIX, f".{path.name}-", path.parent))
+        # Another writer may take it for left over before it is locked, and remove it.
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            if _lock(lock) is not False and folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Return whether this process holds the lock now; None on a file system without locks."""
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove what killed writers have left in a folder."""
+    for part in folder.glob(f".*{_SUFFIX}"):
+        with suppress(OSError):  # gone by now
+            lock = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
+            if _lock(lock):
+                shutil.rmtree(part, ignore_errors=True)
+            os.close(lock)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.attacks.findings import FindingError
 from experiments.attacks.mutations import mutated
 from experiments.attacks.structure_mutations import restructured
 from torch_powalm import (
@@ -113,10 +114,6 @@ def same(a: Any, b: Any) -> bool:
             isinstance(b, Tensor) and b.numel() == 1 and float(b) == a
         )
     return bool(a == b) or (a != a and b != b)
-
-
-class FindingError(Exception):
-    """A mutated state that was loaded wrong, or refused without a name."""
 
 
 _STATES: dict[tuple[str, str, int], dict[str, Any]] = {}  # of trainings that have been run
