@@ -23,15 +23,15 @@ def replacing(path: Path) -> Iterator[Path]:
     left by a kill, and the next writer removes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left_over(path.parent)
-    folder, lock = _create(path)
+    remove_left_over(path.parent)
+    folder, descriptor = _create(path)
     try:
         temporary = folder / f"part{path.suffix}"
         yield temporary
         os.replace(temporary, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        os.close(descriptor)
 
 
 def _create(path: Path) -> tuple[Path, int]:
@@ -40,14 +40,17 @@ def _create(path: Path) -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(_SUFFIX, f".{path.name}-", path.parent))
         # Another writer may take it for left over before it is locked, and remove it.
         with suppress(FileNotFoundError):
-            lock = os.open(folder, os.O_RDONLY)
-            if _lock(lock) is not False and folder.exists():
-                return folder, lock
-            os.close(lock)
+            descriptor = os.open(folder, os.O_RDONLY)
+            if lock(descriptor) is not False and folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool | None:
-    """Return whether this process holds the lock now; None on a file system without locks."""
+def lock(descriptor: int) -> bool | None:
+    """Take the lock of an open file until it is closed; return whether this process holds it now.
+
+    None on a file system without locks.
+    """
     try:
         flock(descriptor, LOCK_EX | LOCK_NB)
     except BlockingIOError:
@@ -57,14 +60,14 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _remove_left_over(folder: Path) -> None:
-    """Remove what killed writers have left in a folder."""
-    for part in folder.glob(f".*{_SUFFIX}"):
+def remove_left_over(folder: Path, pattern: str = f".*{_SUFFIX}") -> None:
+    """Remove temporary folders or files that no living process holds a lock on."""
+    for part in folder.glob(pattern):
         with suppress(OSError):  # gone by now
-            lock = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
-            if _lock(lock):
-                shutil.rmtree(part, ignore_errors=True)
-            os.close(lock)
+            descriptor = os.open(part, os.O_RDONLY)
+            if lock(descriptor):
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -49,7 +49,10 @@ def run(
             outcomes[attack(random.Random(i))] += 1
         except FindingError as error:
             findings += 1
-            print(f"finding, seed {i}: {error}", flush=True)
+            print(f"finding, seed {i}: {str(error)[:800]}", flush=True)
+        except Exception as error:
+            findings += 1
+            print(f"finding, seed {i}: {type(error).__name__} {str(error)[:400]}", flush=True)
     done = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
     print(f"{name}, seeds from {seed}: {done}; {findings} findings", flush=True)
     return findings

@@ -110,6 +110,10 @@ class Case:
             found["warm_up"] = rng.randrange(1, 6)
         if rng.random() < 0.3:
             found["on_nonfinite"] = "skip"
+        if rng.random() < 0.2:
+            found["margin"] = pick([0.03, 0.2])
+        if rng.random() < 0.2 and not self.searches:
+            found["check_finite"] = "at_update"
         return found
 
     def _blocks(self, rng: random.Random) -> list[HandBlock]:
@@ -313,7 +317,8 @@ class ByHand(Run):
         """Return r at sums of the batch blocks, with a graph."""
         values = [self.static(b.name).to(F64) for b in self.case.blocks if b.kind == "static"]
         values += [b.value(*sums[b.name]) for b in self.batch_blocks]
-        return torch.cat(values)
+        margin = self.case.settings.get("margin", 0.0)
+        return torch.cat(values) + margin * self.dual.inequality.to(F64)
 
     def blended(self, sums: dict[str, Any]) -> dict[str, Any]:
         """Return running averages in place of the sums of a batch, with the graph of the batch."""
@@ -440,16 +445,16 @@ def attack_by_hand(rng: random.Random) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _compare(case, ours, hand)
+            end = _compare(case, ours, hand)
     except FindingError as error:
         raise FindingError(f"{error}; {case}") from error
     except Exception as error:
         raise FindingError(f"{type(error).__name__} {error}; {case}") from error
     kind = "measured" if case.automatic else "given"
-    return f"{str(case.dtype).removeprefix('torch.')}, {kind} units"
+    return f"{str(case.dtype).removeprefix('torch.')}, {kind} units{end}"
 
 
-def _compare(case: Case, ours: Ours, hand: ByHand) -> None:
+def _compare(case: Case, ours: Ours, hand: ByHand) -> str:
     for step in range(case.steps):
         if step in case.saved:
             ours = _resumed(case, ours)
@@ -458,6 +463,8 @@ def _compare(case: Case, ours: Ours, hand: ByHand) -> None:
         hand.measured = not optimizer.units.measuring
         started = optimizer.dual.started
         ours.step(step)
+        if any(bool((p.abs() > 1e3).any()) for p in ours.params):
+            return ", diverging"  # and with it every rounding error
         if case.automatic and optimizer.dual.started and not started:  # in this step
             hand.dual.far, hand.dual.beta = optimizer.dual.far, optimizer.dual.beta_1
             if optimizer.dual.scale is not None:
@@ -468,14 +475,16 @@ def _compare(case: Case, ours: Ours, hand: ByHand) -> None:
                 hand.dual.scale = optimizer.dual.scale.to(F64)
             part = ours.parts_of_updates.pop() if ours.parts_of_updates else None
             told = hand.update(part, record[2] if case.automatic else None)
-            _same(case, f"record at step {step}", torch.tensor(record[:2]), torch.tensor(told))
+            pair = (torch.tensor(t, dtype=F64) for t in (record[:2], told))
+            _same(case, f"record at step {step}", *pair)
         for p, q in zip(ours.params, hand.params, strict=True):
             _same(case, f"parameters at step {step}", p.detach(), q.detach())
         if optimizer.dual.started:
             _same(case, f"multipliers at step {step}", optimizer.dual.y, hand.dual.y)
             if not case.automatic:
-                pair = torch.tensor([optimizer.dual.beta]), torch.tensor([hand.dual.beta])
-                _same(case, f"penalty at step {step}", *pair)
+                betas = ([optimizer.dual.beta], [hand.dual.beta])
+                _same(case, f"penalty at step {step}", *(torch.tensor(b, dtype=F64) for b in betas))
+    return ""
 
 
 def _same(case: Case, what: str, a: Tensor, b: Tensor) -> None:
