@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from experiments.attacks.rank_disagreements import KINDS
 from tests.processes import ROOT
 from torch_powalm.training.distributed.agreement import deadline
