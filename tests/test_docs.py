@@ -76,6 +76,7 @@ def test_the_solving_blocks_run_as_printed():
 
 
 ELSEWHERE = {
+    "index.md",
     "training.md",
     "solving.md",
     "lightning.md",
