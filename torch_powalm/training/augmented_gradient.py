@@ -65,8 +65,7 @@ class AugmentedGradient:
     ) -> None:
         self.blocks, self.dual, self.ranks, self.schedule = blocks, dual, ranks, schedule
         self.units, self.estimate, self.epoch = units, estimate, epoch
-        self.finite = FiniteValues(blocks, on_nonfinite)
-        self.window = BatchWindow()
+        self.finite, self.window = FiniteValues(blocks, on_nonfinite), BatchWindow()
         self.indexed = IndexedBlocks(blocks, dual, units, ranks)
         self._device: DeviceState | None = None
 
@@ -238,8 +237,8 @@ class AugmentedGradient:
 
     def meet_ranks(self) -> None:
         """At the first use, check that all ranks have the same blocks and settings."""
-        blocks = self.blocks
-        parts = self.dual, blocks, self.units, self.epoch, self.schedule, self.finite.on_nonfinite
+        blocks, run = self.blocks, (self.units, self.epoch, self.schedule)
+        parts = self.dual, blocks, *run, self.finite.on_nonfinite
         self.ranks.agreement.meet(partial(signature, *parts), blocks.device, blocks.sharded)
 
     @torch.no_grad()
