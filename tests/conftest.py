@@ -15,6 +15,11 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_unconfigure():
+    """Let the interpreter clear its modules at the end."""
+    gc.unfreeze()
+
+
 # Helper modules with assertions of their own show values as test files do.
 pytest.register_assert_rewrite(
     "tests.processes", "tests.training.small_training", "tests.lightning.small_module"
