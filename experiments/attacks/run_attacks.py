@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from experiments.attacks.files import attack_file
+from experiments.attacks.damaged_files import attack_file
 from experiments.attacks.findings import FindingError
 from experiments.attacks.state_dicts import (
     attack_best,
