@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,30 @@ def test_private_names_of_torch_and_lightning_stand_in_two_files(path):
 def test_the_search_for_private_names_finds_them():
     found = set(private_names(PACKAGE / "training" / "optimizer_protocol.py"))
     assert {"_getframe", "_profiler_enabled", "__wrapped__", "_fsdp_flattened"} <= found
+
+
+BANNED = set(
+    "outlook outer start step vector injection epoch stateful files loading flavours faces watch "
+    "killable entry rows requirements utils common core helpers misc".split()
+)
+
+
+@pytest.mark.parametrize("tree", ["torch_powalm", "experiments", "tests", "configs", "docs"])
+def test_the_name_of_a_file_says_what_is_inside(tree):
+    names = {path.stem.removeprefix("test_") for path in (ROOT / tree).rglob("*.*")}
+    assert names & BANNED == set()
+
+
+def test_no_file_is_long():
+    lengths = {str(p): len(p.read_text().splitlines()) for p in PACKAGE.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 250} == {}
+
+
+def test_no_two_files_have_the_same_name():
+    """But for `__init__`, and the template, which is a project of its own."""
+    paths = (p for tree in ("torch_powalm", "experiments") for p in (ROOT / tree).rglob("*.py"))
+    names = [path.stem for path in paths if "template" not in path.parts]
+    assert [n for n, count in Counter(names).items() if count > 1 and n != "__init__"] == []
 
 
 def test_dir_shows_public_names_only():
