@@ -53,6 +53,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_gallery",
     "filename_pattern": r"plot_" if os.environ.get("POWALM_GALLERY", "1") == "1" else r"none",
     "abort_on_example_error": True,
+    "run_stale_examples": True,  # they may fail because the package changed
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 0,
