@@ -59,7 +59,8 @@ def test_pages_can_be_used_without_a_mouse(docs):
     finish = docs("accessible_pages").finished_page
     page = (
         '<aside class="sidebar-drawer"><p class="caption" role="heading">'
-        '<span class="caption-text">A</span></p></aside><div class="table-wrapper docutils"></div><pre>x</pre>'
+        '<span class="caption-text">A</span></p></aside>'
+        '<div class="table-wrapper docutils"></div><pre>x</pre>'
     )
     finished = finish(page)
     assert finished.count('tabindex="0"') == 2
