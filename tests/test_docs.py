@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.importorskip("lightning")
+
 import torch_powalm.lightning
 from experiments.benchmarks import call_walk
 from torch_powalm import Status, integrations, power_alm, prox, solvers, zoo
@@ -74,6 +76,7 @@ def test_the_solving_blocks_run_as_printed():
 
 
 ELSEWHERE = {
+    "index.md",
     "training.md",
     "solving.md",
     "lightning.md",

@@ -132,8 +132,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             Margin(margin, held_out, constraints),
             check_finite,
         )
-        parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
-        self.gradient = AugmentedGradient(*parts, on_nonfinite)
+        parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.schedule
+        self.gradient = AugmentedGradient(*parts, self.ranks, on_nonfinite)
         watch_backward(self.gradient)
         self.prox, self.monitor = ProxTerms(prox or {}, base), Monitor(self)
 
@@ -226,7 +226,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         if (device := self.gradient.device) is not None:
             sums = device.guard.finish(self.base, sums, self.constraints.epoch_sums(sums))
         self.constraints.record_step(sums)
-        self.epoch.count_step()
+        self.epoch.count_step(self.gradient.window.parts)
         self.monitor.signals.after_step(bool(self._managed))
         self.gradient.clear()
         waiting = self.units.measuring or self.epoch.warming
