@@ -18,7 +18,7 @@ from experiments.atomic_files import replacing
 from experiments.cluster_picture import picture
 from experiments.clustering_tables import LIMIT
 from experiments.run_folder import Run
-from experiments.tables import by_iterations, count
+from experiments.tables import by_iterations, count, with_rule
 
 COLORS = {  # one for each ν, in all figures
     0.1: "#7f7f7f",
@@ -42,7 +42,11 @@ LOOPS = {  # the paper's methods
     "AcceleratedGradient": "the paper's double loop",
     "ProximalPoint": "the paper's triple loop",
 }
-PRINTED = ("paper", "paper_text")  # rules with the dual step of Algorithm 1
+SIGNS = {  # marker and label of a count that is not one of the paper's rule
+    "paper_text": ("^", "ours, step of Algorithm 1"),
+    "paper": ("^", "ours, step of Algorithm 1"),
+    "paper_all_iterations": ("s", "ours, N iterations each"),
+}
 WITH_OURS = "paper"  # the rule with our certificate: where there are no others
 HOLLOW = {"markerfacecolor": "none", "linestyle": "none", "markersize": 5}
 
@@ -55,7 +59,7 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
     runs = sorted(_current(runs), key=_nu)
     clusterings = "clusters" in runs[0].run
     all_first = [run for run in runs if run.run["seed"] == 0]
-    first = [run for run in all_first if run.config["rule"] not in PRINTED] or all_first
+    first = with_rule(all_first, "paper_runs", "paper") or all_first
     drawn = paper.curves(experiment, "violation").keys() & {_nu(run) for run in first}
     panels = 4 if clusterings else 3
     figure, (violation, suboptimality, *by_subproblem, powers) = plt.subplots(
@@ -73,6 +77,9 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
             gaps = [abs(f - minimum(run)) for f in (start["objective"], *history["objective"])]
             suboptimality.semilogy(x, gaps, **style)
     for axis in by_subproblem:
+        for run in with_rule(all_first, "paper_all_iterations"):
+            violations = [run.result["start"]["primal_residual"], *run.history["primal_residual"]]
+            axis.semilogy(violations, ":", color=color(_nu(run)), linewidth=1.5)
         _papers_subproblems(axis, experiment)
     for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
         for nu, points in paper.curves(experiment, panel).items():
@@ -197,15 +204,15 @@ def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:
     for nu, value in paper.counts(experiment).items():
         axis.plot(nu, value, marker="o", color=color(nu), **HOLLOW)
     for run in runs:
-        marker = "x" if not run.converged else "^" if run.config["rule"] in PRINTED else "o"
+        marker = SIGNS.get(run.config["rule"], ("o", ""))[0] if run.converged else "x"
         axis.plot(_nu(run), count(run), marker, color=color(_nu(run)), markersize=5)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axis.set_xlabel("power ν")
     axis.set_ylabel(unit(runs))
     signs = {"ours": {"marker": "o", "linestyle": "none"}, "the paper's": {"marker": "o", **HOLLOW}}
-    if any(run.config["rule"] in PRINTED for run in runs):
-        signs["ours, step of Algorithm 1"] = {"marker": "^", "linestyle": "none"}
+    for marker, name in dict.fromkeys(filter(None, (SIGNS.get(r.config["rule"]) for r in runs))):
+        signs[name] = {"marker": marker, "linestyle": "none"}
     if not all(run.converged for run in runs):
         signs["ours, did not converge"] = {"marker": "x", "linestyle": "none"}
     handles = [Line2D([], [], color="0.3", label=name, **style) for name, style in signs.items()]

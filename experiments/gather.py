@@ -117,7 +117,7 @@ def make_tables(runs: Sequence[Run]) -> Iterator[tuple[str, list[tables.Row]]]:
         if experiment == "gevp":
             yield "gevp_powers", tables.powers(made, experiment)
         if experiment == "beyond":
-            yield "beyond", tables.beyond(made, _references(runs))
+            yield "beyond", tables.beyond(made, tables.papers_choice(runs))
 
 
 def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
@@ -131,16 +131,11 @@ def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         if experiment in ("qp_double", "qp_triple"):
             yield experiment, violins.figure(made, experiment)
         if experiment == "beyond":
-            yield "beyond", figures.beyond(made, _references(runs))
+            yield "beyond", figures.beyond(made, tables.papers_choice(runs))
         for run in run_tables.pictured(made):
             case = run.config["case"]
             prefix = "" if experiment == case else f"{experiment}_"
             yield f"{prefix}{case}_images", figures.clusters(run)
-
-
-def _references(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the paper's settings, with the dual step of its runs where there are both."""
-    return [run for run in runs if run.config["rule"] in ("paper", "paper_runs")]
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from experiments import paper_numbers as paper
+from experiments.clustering_tables import LIMIT
 from experiments.run_folder import Run
 from experiments.tables import MISSING, count
 
+CLUSTERINGS = ("clustering_mnist", "clustering_fashion")
 N = 10_000  # the paper's bound on the iterations of a subproblem of the QPs
 EPS = 1e-3  # tolerances of QPs and GEVP
 CLOSE = 1.5  # factor within which two means count as equal
@@ -24,8 +26,10 @@ def values(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _clusterings(runs: Sequence[Run]) -> dict[str, str]:
-    found = {}
-    for case in ("clustering_mnist", "clustering_fashion"):
+    counts = [n for case in CLUSTERINGS for n in paper.counts(case).values()]
+    multiples = sum(n % LIMIT == 0 for n in counts)
+    found = {"clustering_multiples": f"{multiples} of {len(counts)}"}
+    for case in CLUSTERINGS:
         gap = paper.curves(case, "suboptimality")[1.0][0][1]
         made = [run for run in runs if run.config["name"] == case]
         starts = [abs(r.result["start"]["objective"] - r.result["lagrangian"]) for r in made]

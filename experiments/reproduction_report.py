@@ -107,11 +107,10 @@ def _tables(experiment: str, made: Sequence[Run], runs: Sequence[Run]) -> list[s
             tables.markdown(clustering_tables.qualities(made)),
         ]
     if experiment == "beyond":
-        references = [run for run in runs if run.config["rule"] in ("paper", "paper_runs")]
         return [
             "Gradient calls to reach the same tolerances, median over the seeds. On the QPs an\n"
             "active-set method finishes our runs once few variables are off their bounds.\n",
-            tables.markdown(tables.beyond(made, references)),
+            tables.markdown(tables.beyond(made, tables.papers_choice(runs))),
         ]
     found = [
         tables.markdown(tables.trials(made, experiment)),
@@ -145,8 +144,8 @@ def _violins(runs: Sequence[Run]) -> str:
 def _claims(runs: Sequence[Run]) -> str:
     columns = {
         "the paper's own numbers": paper_claims.answers(paper_claims.papers_runs()),
-        "ours, σ_1/√(k+1)": paper_claims.answers(_with_rules(runs, "paper_runs")),
-        "ours, Algorithm 1": paper_claims.answers(_printed_step(runs)),
+        "ours, σ_1/√(k+1)": paper_claims.answers(tables.with_rule(runs, "paper_runs")),
+        "ours, Algorithm 1": paper_claims.answers(tables.with_rule(runs, "paper_text", "paper")),
     }
     claims = [answer.claim for answer in next(iter(columns.values()))]
     rows = [
@@ -158,17 +157,6 @@ def _claims(runs: Sequence[Run]) -> str:
         for i, claim in enumerate(claims)
     ]
     return f"## The paper's claims\n\n{tables.markdown(rows)}"
-
-
-def _with_rules(runs: Sequence[Run], *rules: str) -> list[Run]:
-    return [run for run in runs if run.config["rule"] in rules]
-
-
-def _printed_step(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the printed step; those with our certificate where there are no others."""
-    made = _with_rules(runs, "paper_text")
-    names = {run.config["name"] for run in made}
-    return made + [r for r in _with_rules(runs, "paper") if r.config["name"] not in names]
 
 
 def _machine(runs: Sequence[Run]) -> str:

@@ -21,6 +21,21 @@ RULES = {  # the paper's settings by dual step and by what ends a run or its sub
 }
 
 
+def with_rule(runs: Sequence[Run], *rules: str) -> list[Run]:
+    """The runs of every experiment with the first of these rules that it was run with."""
+    chosen = {}
+    for run in runs:
+        name, rule = run.config["name"], run.config["rule"]
+        if rule in rules:
+            chosen[name] = min(chosen.get(name, rule), rule, key=rules.index)
+    return [run for run in runs if chosen.get(run.config["name"]) == run.config["rule"]]
+
+
+def papers_choice(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the paper's settings, with the dual step of its runs where there are such."""
+    return with_rule(runs, "paper_runs", "paper")
+
+
 def count(run: Run) -> float:
     """The paper's measure of cost: inner iterations for UPFAG and clustering, else gradients."""
     return float(run.result["inner_iterations" if by_iterations(run) else "gradient_calls"])
