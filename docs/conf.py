@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # experiments/ for the gallery; docs/
 
+import accessible_pages  # noqa: E402
 import docstring_markup  # noqa: E402
-import gallery_order  # noqa: E402
 import repository_pages  # noqa: E402
 
 import torch_powalm  # noqa: E402
@@ -57,9 +57,10 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "min_reported_time": 0,
     "write_computation_times": False,  # that page would load scripts from the network
-    "junit": "../_build/gallery.xml",  # seconds of every script
-    "within_subsection_order": gallery_order.GalleryOrder,
-    "image_scrapers": ("matplotlib",),
+    "junit": "../gallery.xml",  # seconds of every script
+    "within_subsection_order": "gallery_order.GalleryOrder",  # a class would prevent caching
+    "image_scrapers": ("picture_texts.scrape",),
+    "thumbnail_size": (560, 300),
     "plot_gallery": "True",
 }
 
@@ -69,3 +70,4 @@ def setup(app: object) -> None:
     app.connect("builder-inited", repository_pages.write, priority=100)
     app.connect("source-read", repository_pages.relink)
     app.connect("autodoc-process-docstring", docstring_markup.mark, priority=100)  # before napoleon
+    app.connect("build-finished", accessible_pages.finish)

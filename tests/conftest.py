@@ -1,9 +1,24 @@
 """Fixtures that the tests of several folders share."""
 
+import gc
 import os
 
 import pytest
 import torch
+
+gc.disable()  # until the modules are imported
+
+
+def pytest_collection_finish():
+    """Leave what the imports made out of every later collection of garbage, which takes seconds."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure():
+    """Let the interpreter clear its modules at the end."""
+    gc.unfreeze()
+
 
 # Helper modules with assertions of their own show values as test files do.
 pytest.register_assert_rewrite(

@@ -74,6 +74,7 @@ def test_the_solving_blocks_run_as_printed():
 
 
 ELSEWHERE = {
+    "index.md",
     "training.md",
     "solving.md",
     "lightning.md",

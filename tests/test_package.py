@@ -2,13 +2,18 @@
 
 import ast
 import importlib.metadata
+import os
 import re
+import runpy
 import subprocess
 import sys
+import types
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
 import torch_powalm
 
@@ -102,6 +107,30 @@ def test_the_search_for_private_names_finds_them():
     assert {"_getframe", "_profiler_enabled", "__wrapped__", "_fsdp_flattened"} <= found
 
 
+BANNED = set(
+    "outlook outer start step vector injection epoch stateful files loading flavours faces watch "
+    "killable entry rows requirements utils common core helpers misc".split()
+)
+
+
+@pytest.mark.parametrize("tree", ["torch_powalm", "experiments", "tests", "configs", "docs"])
+def test_the_name_of_a_file_says_what_is_inside(tree):
+    names = {path.stem.removeprefix("test_") for path in (ROOT / tree).rglob("*.*")}
+    assert names & BANNED == set()
+
+
+def test_no_file_is_long():
+    lengths = {str(p): len(p.read_text().splitlines()) for p in PACKAGE.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 250} == {}
+
+
+def test_no_two_files_have_the_same_name():
+    """But for `__init__`, and the template, which is a project of its own."""
+    paths = (p for tree in ("torch_powalm", "experiments") for p in (ROOT / tree).rglob("*.py"))
+    names = [path.stem for path in paths if "template" not in path.parts]
+    assert [n for n, count in Counter(names).items() if count > 1 and n != "__init__"] == []
+
+
 def test_dir_shows_public_names_only():
     names = dir(torch_powalm)
     assert set(names) == {*torch_powalm.__all__, "__version__"}
@@ -122,16 +151,70 @@ def test_importing_needs_torch_alone():
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
 
 
+@pytest.fixture
+def build_hook(monkeypatch):
+    """hatch_build.py; hatchling itself is only installed where a wheel is built."""
+    interface = types.SimpleNamespace(MetadataHookInterface=object)
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    for name in ("POWALM_REPOSITORY", "GITHUB_REPOSITORY", "GITHUB_REF_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    return types.SimpleNamespace(**runpy.run_path(str(ROOT / "hatch_build.py")))
+
+
+def test_links_of_the_readme_become_absolute_or_go(build_hook, monkeypatch):
+    readme = (ROOT / "README.md").read_text()
+    relative = [path for path in re.findall(r"\]\(([^)]+)\)", readme) if "://" not in path]
+    assert relative
+    assert all((ROOT / path).is_file() for path in relative)
+    text = build_hook.absolute_links(readme, "https://github.com/a/b")
+    for path in relative:
+        kind = "raw" if path.endswith(".png") else "blob"
+        assert f"](https://github.com/a/b/{kind}/HEAD/{path})" in text
+        assert f"]({path})" not in text
+    monkeypatch.setenv("GITHUB_REF_TYPE", "tag")
+    monkeypatch.setenv("GITHUB_REF_NAME", "v1.2.3")
+    assert "/blob/v1.2.3/docs/" in build_hook.absolute_links(readme, "https://github.com/a/b")
+    without = build_hook.absolute_links(readme, None)
+    assert not re.search(r"\]\((?!https?:)", without)
+    assert "experiments/results/figures" not in without
+
+
+def test_the_address_of_the_repository_is_found(build_hook, monkeypatch, tmp_path):
+    assert build_hook.repository(tmp_path) is None
+    assert build_hook.project_urls(None) == {}
+    (tmp_path / "PKG-INFO").write_text("Name: a\nProject-URL: Source, https://github.com/p/q\n")
+    assert build_hook.repository(tmp_path) == "https://github.com/p/q"
+    monkeypatch.setenv("GITHUB_REPOSITORY", "Some/thing")
+    assert build_hook.repository(tmp_path) == "https://github.com/Some/thing"
+    monkeypatch.setenv("POWALM_REPOSITORY", "git@gitlab.com:x/y.git")
+    assert build_hook.repository(tmp_path) == "https://gitlab.com/x/y"
+    assert "Documentation" not in build_hook.project_urls("https://gitlab.com/x/y")
+    urls = build_hook.project_urls("https://github.com/Some/thing")
+    assert urls["Documentation"] == "https://some.github.io/thing/"
+    monkeypatch.setenv("POWALM_REPOSITORY", "https://user:token@example.com/x")
+    assert build_hook.repository(tmp_path) is None
+
+
+def test_workflows_call_targets_that_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = set()
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        assert isinstance(yaml.safe_load(path.read_text())["jobs"], dict)
+        called |= set(re.findall(r"\bmake ([a-z-]+)", path.read_text()))
+    assert {"docs", "package"} <= called <= targets
+
+
 @pytest.mark.slow
 def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     uv = Path(sys.executable).parent / "uv"
     command = [str(uv), "build", "--wheel", "--quiet", "--out-dir", str(tmp_path), str(ROOT)]
-    result = subprocess.run(command, capture_output=True, text=True)
+    environment = {**os.environ, "POWALM_REPOSITORY": "https://github.com/a/b"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "torch_powalm/py.typed" in names
-    assert {name.split("/")[0] for name in names} == {
-        "torch_powalm",
-        f"torch_powalm-{torch_powalm.__version__}.dist-info",
-    }
+    (path,) = tmp_path.glob("*.whl")
+    wheel, info = zipfile.ZipFile(path), f"torch_powalm-{torch_powalm.__version__}.dist-info"
+    assert "torch_powalm/py.typed" in wheel.namelist()
+    assert {name.split("/")[0] for name in wheel.namelist()} == {"torch_powalm", info}
+    metadata = wheel.read(f"{info}/METADATA").decode()
+    assert "Project-URL: Source, https://github.com/a/b" in metadata
+    assert "](https://github.com/a/b/blob/HEAD/docs/index.md)" in metadata

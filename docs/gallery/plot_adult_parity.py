@@ -99,12 +99,10 @@ for color, (bound, (net, _, path)) in zip(colors, runs.items(), strict=True):
     if bound < 1:
         left.axhline(bound, color=color, linewidth=0.8, linestyle=":")
     test_gap, accuracy = measure(net, table.test, table.test_labels, table.test_groups)
-    right.scatter(abs(test_gap), 100 * accuracy, color=color, s=60, zorder=3)
-    right.annotate(name, (abs(test_gap), 100 * accuracy), (6, -10), textcoords="offset points")
+    right.scatter(abs(test_gap), 100 * accuracy, color=color, s=70, zorder=3, label=name)
 left.set(xlabel="epoch", ylabel="|gap| on the training data", ylim=(0, None))
-left.legend(frameon=False)
-right.set(xlabel="|gap| on test data", ylabel="accuracy on test data, %")
-right.margins(x=0.25, y=0.15)
+right.set(xlabel="|gap| on test data", ylabel="accuracy on test data, %", xlim=(0, None))
+right.legend(frameon=False, loc="lower right", title="both pictures")
 right.grid(alpha=0.3)
 plt.show()
 

@@ -114,7 +114,8 @@ for row, (margin, (_, _, certificate)) in enumerate(results.items()):
 ax.axvline(ASKED, color="0.3", linestyle="--")
 ax.set_yticks(*zip(*labels, strict=True))
 ax.set_xlabel("false-negative rate: estimate and upper confidence bound")
-ax.margins(x=0.25, y=0.2)
+ax.set_xlim(0, 0.36)
+ax.margins(y=0.2)
 ax.invert_yaxis()
 plt.show()
 

@@ -2,9 +2,9 @@
 Monotone regression
 ===================
 
-A score should not fall when the number of prior offenses rises, and not rise with age. Data alone do not make a network
-monotone; 192 inequalities do. They are checked at 64 people, for a step of half a standard deviation, and the picture shows
-whether the curves of other people follow.
+A score should not fall when the number of prior offenses rises, and not rise with age. A few hundred people do not teach
+a network that; 192 inequalities do. They are checked at 96 people, for a step of half a standard deviation, and the picture
+shows whether the curves of other people follow.
 """
 
 import os
@@ -19,6 +19,7 @@ from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
 FAST = "POWALM_GALLERY_FAST" in os.environ
 table = TableSource("compas").load()
+PEOPLE = 400  # of 4,000: a small study
 signs = {"priors_count": 1.0, "age": -1.0}
 points = table.train[:96]
 
@@ -51,24 +52,27 @@ def train(constrained, epochs):
             constraints.inequality(feature, lambda f=feature: drop(model, points, f))
     base = torch.optim.Adam(model.parameters(), lr=1e-2)
     optimizer = (
-        PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
+        PowerALMOptimizer(base, constraints, total_steps=5 * epochs) if constrained else base
     )
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5 * epochs)
     for _ in range(epochs):
-        for rows in torch.randperm(4000).split(80):
+        for rows in torch.randperm(PEOPLE).split(80):
             optimizer.zero_grad()
             logits = model(table.train[rows]).squeeze(1)
             binary_cross_entropy_with_logits(logits, table.train_labels[rows]).backward()
             optimizer.step()
+            scheduler.step()
     return model, optimizer
 
 
-epochs = 4 if FAST else 15
+epochs = 40 if FAST else 150
 plain, _ = train(False, epochs)
 monotone, optimizer = train(True, epochs)
 print(optimizer.report(tolerance=0.02))
 
 # %%
-# Curves of 40 people from the test data: only the feature on the axis moves, everything else stays.
+# Curves of 40 people from the test data: only the feature on the axis moves, everything else stays. A few constrained curves are
+# still red: the inequalities hold at the 96 people where they are checked, and not everywhere between them.
 
 figure, axes = plt.subplots(1, 4, figsize=(13, 3.6), sharey=True, layout="constrained")
 grid = torch.linspace(-1, 3, 80)
@@ -89,7 +93,7 @@ axes[0].set_ylabel("predicted risk (red: not monotone)")
 plt.show()
 
 # %%
-# Feasible at the end; the price of monotonicity is small.
+# Feasible at the end, without a loss of accuracy on test data.
 
 with torch.no_grad():
     worst = max(float(drop(monotone, points, feature).max()) for feature in signs)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from experiments.attacks.files import attack_file
+from experiments.attacks.damaged_files import attack_file
 from experiments.attacks.state_dicts import (
     FindingError,
     attack_best,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from torch_powalm.certification.betting_bound import _stakes as stakes_of
 from torch_powalm.certification.betting_bound import enough_samples, upper_mean
 from torch_powalm.certification.binomial_bounds import (
     Counts,
@@ -83,9 +84,33 @@ def test_the_betting_bound_covers_the_mean_and_follows_the_variance(low, high):
     bounds = np.array([upper_mean(row, low, high, 0.05) for row in samples])
     assert (bounds < truth).mean() <= 0.05
     normal = 1.645 * deviation / 20  # the width of the central limit theorem
-    assert np.mean(bounds - truth) <= 2.5 * normal
+    assert np.mean(bounds - truth) <= 1.6 * normal
     hoeffding = (high - low) * math.sqrt(math.log(20) / 800)
-    assert np.mean(bounds - truth) <= 0.5 * hoeffding
+    assert np.mean(bounds - truth) <= 0.35 * hoeffding
+
+
+def test_stakes_depend_on_the_rounds_before_them_only():
+    x = np.random.default_rng(5).beta(1, 4, 60)
+    stakes = stakes_of(x, 0.05)
+    for k in (0, 1, 7, 30, 59):
+        other = np.concatenate([x[:k], 1 - x[k:]])
+        np.testing.assert_array_equal(stakes_of(other, 0.05)[: k + 1], stakes[: k + 1])
+    assert not np.array_equal(stakes_of(1 - x, 0.05), stakes)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 50, 400])
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_a_constant_sample_has_a_bound_above_it(n, value):
+    bound = upper_mean(np.full(n, value), 0.0, 1.0, 0.05)
+    assert value <= bound <= 1.0
+    assert (bound < 1.0) == (n >= 3 and value < 1.0)
+
+
+def test_means_of_many_values_have_nearly_the_width_of_the_central_limit_theorem():
+    generator = np.random.default_rng(6)
+    for values in (generator.beta(2, 8, 3000), (generator.random(3000) < 0.3) * 1.0):
+        normal = 2.326 * values.std() / math.sqrt(3000)
+        assert 0.8 * normal < upper_mean(values, 0.0, 1.0, 0.01) - values.mean() < 1.4 * normal
 
 
 def test_the_betting_bound_does_not_depend_on_a_sorted_file():

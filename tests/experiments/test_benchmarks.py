@@ -246,5 +246,4 @@ def test_a_profile_gives_every_part_its_share() -> None:
     problem, x = qp(0, n=60, m=3)  # fewer unknowns take Newton steps
     found = profile.shares(problem, x, solves=1)
     assert sum(found.values()) == pytest.approx(1.0)
-    assert set(profile.PARTS.values()) <= set(found)
-    assert found["L-BFGS: pairs and direction"] > found["driver of the inner solver"]
+    assert all(found[part] > 0 for part in profile.PARTS.values())

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch.linalg import vector_norm
 
-from tests.prox.faces import CURVED, FACES, shortest
+from tests.prox.subdifferentials import CURVED, FACES, shortest
 from tests.prox.terms import DTYPES, TOL, bisect, rand, randn
 from torch_powalm.prox import Simplex
 

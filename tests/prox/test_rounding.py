@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 from torch.linalg import vector_norm
 
-from tests.prox.faces import frame
+from tests.prox.subdifferentials import frame
 from tests.prox.terms import DTYPES, INF, MATRIX, RHS, TOL, randn, vec
 from torch_powalm.prox import (
     Affine,

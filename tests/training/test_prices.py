@@ -1,5 +1,7 @@
 """Prices in a report, against finite differences and a known answer."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -53,21 +55,36 @@ def test_a_price_is_what_one_unit_of_a_bound_costs_in_loss(base, units):
         assert price.value == pytest.approx(slope, rel=1e-2)
 
 
-def test_the_penalty_of_a_proxy_above_the_true_value_acts_although_the_price_is_zero():
+def proxied(steps, **settings):
     """min (x − 2)² s.t. x ≤ 1 with the proxy x − 0.5: 2 (x − 2) + 10 (x − 0.5) = 0 at x = 0.75."""
     x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     constraints = ConstraintRegistry()
     constraints.inequality("rate", size=1)
     sgd = torch.optim.SGD([x], lr=0.05)
-    settings = {"nu": 1.0, "beta_1": 10.0, "omega": 1.0, "updates": 10}
+    settings = {"nu": 1.0, "beta_1": 10.0, "omega": 1.0, "updates": 10, **settings}
     optimizer = PowerALMOptimizer(sgd, constraints, **settings)
-    for _ in range(200):
+    for _ in range(steps):
         optimizer.zero_grad()
         value = ProxyValue(x - 0.5, (x - 1).detach())
         optimizer.augment((x - 2).square().sum(), rate=value).backward()
         optimizer.step()
-    assert x.item() == pytest.approx(0.75)
-    assert optimizer.prices()["rate"][0].value == 0.0
+    return x.item(), optimizer
+
+
+@pytest.mark.parametrize("check_finite", ["every_step", "at_update"])
+def test_a_price_has_the_part_of_the_penalty_that_pulls_at_a_smooth_proxy(check_finite):
+    x, optimizer = proxied(400, check_finite=check_finite)
+    assert x == pytest.approx(0.75)
+    assert optimizer.multipliers()["rate"].item() == 0.0  # the true value is below its bound
+    (price,) = optimizer.prices()["rate"]
+    assert (price.low, price.value) == pytest.approx((2.5, 2.5))  # −d loss / dx
+    assert optimizer.report()["rate"].price == pytest.approx(2.5)
+
+
+def test_a_price_with_a_smooth_proxy_is_not_known_before_its_first_update():
+    _, optimizer = proxied(5)
+    assert math.isnan(optimizer.report()["rate"].price)
+    assert "–" in str(optimizer.report())
 
 
 def test_prices_need_a_positive_number_of_updates():

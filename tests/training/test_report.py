@@ -1,5 +1,6 @@
 """optimizer.report(): statuses, prices, tolerances, and how it prints."""
 
+import dataclasses
 import math
 
 import pytest
@@ -211,7 +212,9 @@ def test_a_resumed_training_reports_the_values_of_its_checkpoint():
     optimizer.update_multipliers()
     _, resumed = build()
     resumed.load_state_dict(optimizer.state_dict())
-    assert resumed.report() == optimizer.report()
+    (block,) = optimizer.report()
+    # The price is the mean weight of the steps before an update, which a state does not have.
+    assert tuple(resumed.report()) == (dataclasses.replace(block, price=math.nan),)
 
 
 def test_the_first_steps_after_an_update_do_not_replace_the_value_that_it_saw():

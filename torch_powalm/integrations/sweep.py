@@ -16,23 +16,30 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from torch import Tensor
+
 from torch_powalm.integrations.wrapped_optimizer import constrained
 
 
 def write_result(
-    folder: str | Path, optimizer: Any, merit: float, settings: Mapping[str, Any] | None = None
+    folder: str | Path,
+    optimizer: Any,
+    merit: float | Tensor,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write result.json and history.csv of a run.
 
     Args:
-        folder: folder of the run.
+        folder: folder of the run; with Hydra `HydraConfig.get().runtime.output_dir`, since the
+            current folder is the same for all runs of a sweep.
         optimizer: the optimizer of the run, or an engine's wrapper of it.
         merit: what is to be compared at equal violation, smaller is better, such as a test loss.
         settings: what the run was asked for; None for Hydra's overrides in the folder.
     """
     own = constrained(optimizer)
     violations = {name: v.max for name, v in own.constraints.violations().items()}
-    result = {"merit": float(merit), "violations": violations}
+    merit = float(merit.detach() if isinstance(merit, Tensor) else merit)
+    result = {"merit": merit, "violations": violations}
     if settings is not None:
         result["settings"] = {name: str(value) for name, value in settings.items()}
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -57,7 +64,10 @@ def gather(folder: Path) -> dict[str, list[Run]]:
         run = _read(path)
         found.setdefault(run.setting, []).append(run)
     if not found:
-        raise SystemExit(f"no result.json below {folder}; call write_result at the end of a run")
+        raise SystemExit(
+            f"no result.json below {folder}; call write_result at the end of a run, with Hydra for "
+            "the folder HydraConfig.get().runtime.output_dir"
+        )
     return found
 
 

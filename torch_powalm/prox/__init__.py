@@ -12,13 +12,13 @@ inside its bound counts as free.
 
 from torch_powalm.prox.affine import Affine
 from torch_powalm.prox.ball import Ball
-from torch_powalm.prox.base import Bounded, Elementwise, Proximable
 from torch_powalm.prox.box import Box
 from torch_powalm.prox.l1 import L1
 from torch_powalm.prox.l2_group import L2Group
 from torch_powalm.prox.nonnegative import NonNegative
 from torch_powalm.prox.nonnegative_ball import NonNegativeBall
 from torch_powalm.prox.nuclear_norm import NuclearNorm
+from torch_powalm.prox.proximable import Bounded, Elementwise, Proximable
 from torch_powalm.prox.second_order_cone import SecondOrderCone
 from torch_powalm.prox.separable import Separable
 from torch_powalm.prox.simplex import Simplex

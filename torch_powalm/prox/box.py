@@ -9,9 +9,9 @@ from torch import Tensor
 
 from torch_powalm.functional import norm
 from torch_powalm.prox.argument_checks import first_entry
-from torch_powalm.prox.base import Bounds
 from torch_powalm.prox.broadcasting import as_tensor, expand_like
 from torch_powalm.prox.normal_cones import indicator
+from torch_powalm.prox.proximable import Bounds
 from torch_powalm.prox.rounding import rounding
 
 

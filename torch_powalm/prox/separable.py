@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_powalm.functional import norm
-from torch_powalm.prox.base import Elementwise, Proximable
+from torch_powalm.prox.proximable import Elementwise, Proximable
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from torch_powalm.functional import norm
-from torch_powalm.prox.base import Bounds
+from torch_powalm.prox.proximable import Bounds
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,7 @@ class AugmentedGradient:
             finite &= self.finite.check_statistics(seen)
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
+        self.epoch.weight.add(w, finite and self.dual.started)
         w = w[blocks.static_size :] if blocks.static else w
         alone = finite and self.units.pending in blocks.sizes
         if finite and self.units.pending is not None:

@@ -1,5 +1,6 @@
 """augmented_loss: the value of the loss, with the gradient of loss + ⟨w, A⟩."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ def augmented_loss(loss: Tensor, A: Tensor, w: Tensor, call: Any, alone: bool = 
         A: values of constraints, with a graph.
         w: their weights.
         call: its `done` becomes true when backward passes through the result. A graph of
-            torch.compile cannot do this in backward; there it is true at once.
+            torch.compile cannot do this in backward; there it is true at once, and `assumed`.
         alone: whether the gradient of the loss is left out.
     """
     if torch.compiler.is_compiling():
-        call.done, call = True, None
+        call.done = call.assumed = True
+        call = None
     augmented: Tensor = AugmentedLoss.apply(loss, A, w, call, alone)
     return augmented
 
@@ -41,3 +43,15 @@ class AugmentedLoss(torch.autograd.Function):
         (w,) = ctx.saved_tensors
         loss_grad = torch.zeros_like(grad) if ctx.alone else grad
         return loss_grad, grad.to(w.dtype) * w, None, None, None
+
+
+def still_waiting(calls: Sequence[Any]) -> list[Any]:
+    """Return the calls that remain when gradients are cleared: those without a backward pass.
+
+    Nobody sees whether backward has passed through a compiled graph. Lightning clears gradients
+    between forward and backward, so such a call survives the first clearing.
+    """
+    kept = [call for call in calls if call.assumed or not call.done]
+    for call in kept:
+        call.assumed = False
+    return kept

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.training.augmented_loss import still_waiting
 from torch_powalm.training.block import BatchValue, Block, Tally, check_samples, tally
 from torch_powalm.training.proxy_value import ProxyValue
 
@@ -123,6 +124,7 @@ class Call:
     proxy: Tallies
     reported: Tallies
     done: bool = False  # backward has passed through the augmented loss
+    assumed: bool = False  # made in a compiled graph, which does not see backward
     met: bool = False  # this backward pass has reached the parameters
     finite: bool = True  # all values and statistics of the call
 
@@ -181,8 +183,7 @@ class BatchWindow:
 
     def forget_done(self) -> None:
         """Forget the calls whose gradients were in .grad; keep those still waiting for backward."""
-        self._calls = [call for call in self._calls if not call.done]
-        self._injected = None
+        self._calls, self._injected = still_waiting(self._calls), None
 
     def clear(self) -> None:
         """Forget everything after a step."""

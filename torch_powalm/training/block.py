@@ -210,18 +210,15 @@ def tally(block: Block, value: BatchValue, samples: float, deferred: bool = Fals
         )
     total = block.flat(value[0], block.size)
     count = torch.as_tensor(value[1], dtype=total.dtype, device=total.device).detach().reshape(-1)
+    what = f"count of {block.name!r}"
     if len(count) != len(total):
-        raise ValueError(
-            f"count of {block.name!r} must have {len(total)} entries, got {len(count)}"
-        )
+        raise ValueError(f"{what} must have {len(total)} entries, got {len(count)}")
     valid = (count >= 0) & count.isfinite()
     if deferred:
         count = torch.where(valid, count, torch.nan)
         return Tally(torch.where(count == 0, 0.0, total) * count, count.nan_to_num(nan=1.0))
     if not bool(valid.all()):
-        raise ValueError(
-            f"count of {block.name!r} must be nonnegative and finite, got {count.tolist()}"
-        )
+        raise ValueError(f"{what} must be nonnegative and finite, got {count.tolist()}")
     return Tally(torch.where(count > 0, total, 0.0) * count, count)
 
 

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_powalm.state_checks import check_count, check_number
+from torch_powalm.training.mean_weight import MeanWeight
 from torch_powalm.training.on_device.tensor_formulas import running_norm
 
 _MEMORY = 0.9  # weight of the past in the running norm of the augmented gradient
@@ -24,6 +25,7 @@ class EpochStatistics:
         skipped: steps and updates skipped since the start because a value was not finite.
         total_steps: steps since the start.
         warm_up: number of first steps without multipliers.
+        weight: mean weight of the batches since the last update; not part of a checkpoint.
     """
 
     steps: int = 0
@@ -31,6 +33,7 @@ class EpochStatistics:
     skipped: int = 0
     total_steps: int = 0
     warm_up: int = 0
+    weight: MeanWeight = field(default_factory=MeanWeight)
 
     def __post_init__(self) -> None:
         given = isinstance(self.warm_up, int) and not isinstance(self.warm_up, bool)
@@ -56,10 +59,11 @@ class EpochStatistics:
         self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * gradient_norm
         return True
 
-    def count_step(self) -> None:
-        """Count a step."""
+    def count_step(self, batches: int) -> None:
+        """Count a step, and the calls of `augment` in it."""
         self.steps += 1
         self.total_steps += 1
+        self.weight.count(batches)
 
     def count_skipped(self) -> None:
         """Count a skipped step or update."""

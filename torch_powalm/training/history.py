@@ -27,6 +27,8 @@ class HistoryRow:
         multipliers: norm of the multipliers after the update, by block.
         loss: mean of the losses logged since the last row; nan if there is none.
         entries: multipliers of the entries of blocks that are not large, by block.
+        weights: mean of what multiplied their gradients in the steps before, multiplier and
+            penalty, if there are constraints of the batch; else empty.
     """
 
     step: int
@@ -34,6 +36,7 @@ class HistoryRow:
     multipliers: Mapping[str, float]
     loss: float = math.nan
     entries: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    weights: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values by column."""
@@ -82,11 +85,13 @@ class History:
         record: DualRecord,
         multipliers: Mapping[str, float],
         entries: Mapping[str, tuple[float, ...]],
+        weights: Mapping[str, tuple[float, ...]],
     ) -> None:
         """Add a row after an update."""
         loss = self._loss_sum / self._losses if self._losses else math.nan
         self._loss_sum, self._losses = 0.0, 0
-        self.rows.append(HistoryRow(self._epoch.total_steps, record, multipliers, loss, entries))
+        step = self._epoch.total_steps
+        self.rows.append(HistoryRow(step, record, multipliers, loss, entries, weights))
 
     def is_fresh(self) -> bool:
         """Whether fewer than half as many steps as before the last update have followed it."""

@@ -9,7 +9,7 @@ from torch_powalm.result import TrainingResiduals
 from torch_powalm.training.feasibility import Tolerance
 from torch_powalm.training.history import History
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol
-from torch_powalm.training.prices import Price, prices
+from torch_powalm.training.prices import UPDATES, Price, prices
 from torch_powalm.training.report import ConstraintReport, make_report
 from torch_powalm.training.training_residuals import training_residuals
 
@@ -91,18 +91,19 @@ class Inspection(OptimizerProtocol):
         return self.epoch.is_due(steps, epochs, steps_per_epoch, lam, inverse_penalty)
 
     def multipliers(self) -> dict[str, Tensor]:
-        """Return y by block: the price, in loss, of one unit of each entry; 0 before they start."""
+        """Return y by block; 0 before they start. `prices` has what a unit of each entry costs."""
         sizes, y = self.blocks.ready().sizes, self.dual.y
         if not self.dual.started:
             y = torch.zeros(sum(sizes.values()), device=self.blocks.device)
         found = self.blocks.split(y.clone().to(self.blocks.device))
         return found | {part.name: part.y.clone() for part in self.blocks.indexed}
 
-    def prices(self, last: int = 10) -> dict[str, list[Price]]:
+    def prices(self, last: int = UPDATES) -> dict[str, list[Price]]:
         """Return by block what one unit of each bound costs in loss, with its range.
 
         The range is that of the multipliers over the last updates: wide if they have not settled.
-        Empty before the first update, and with more than 1,000 multipliers.
+        With constraints of the batch, the part of the penalty in the steps between is added. Empty
+        before the first update, and with more than 1,000 multipliers.
 
         Args:
             last: number of updates, ≥ 1.

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord
 from torch_powalm.training.history import History
@@ -41,13 +43,18 @@ class Monitor:
             reading: what it saw.
         """
         blocks = self.blocks
-        multipliers, entries = {}, {}
+        multipliers, entries, weights = {}, {}, {}
         if record.k < self.dual.k:  # not skipped
             if blocks.sizes:
                 record = replace(record, signals=self.signals.judge(record.k, reading))
             multipliers = {name: norm(y) for name, y in blocks.split(self.dual.y).items()}
             if len(self.dual.y) <= _RECORDED:
-                y = blocks.split(self.dual.y.cpu())
-                entries = {name: tuple(piece.tolist()) for name, piece in y.items()}
-        self.history.add(record, multipliers, entries)
+                entries = self._by_block(self.dual.y)
+                w = reading.weight
+                weights = {} if w is None or not w.isfinite().all() else self._by_block(w)
+        self.history.add(record, multipliers, entries, weights)
         return record
+
+    def _by_block(self, vector: Tensor) -> dict[str, tuple[float, ...]]:
+        pieces = self.blocks.split(vector.cpu())
+        return {name: tuple(piece.tolist()) for name, piece in pieces.items()}

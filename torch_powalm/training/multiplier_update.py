@@ -100,7 +100,13 @@ class MultiplierUpdate(SavedMultipliers):
     def _read(self, r: Tensor) -> UpdateReading:
         """Return what an update sees, given the residual of the epoch."""
         more, device = self.gradient.indexed.summaries(), self.gradient.device
-        return read_now(self.blocks, r, more) if device is None else device.read_update(r, more)
+        weight = self.epoch.weight.take()
+        if device is None:
+            return read_now(self.blocks, r, more)._replace(weight=weight)
+        reading = device.read_update(r, more if weight is None else [*more, weight])
+        found = reading.indexed
+        weight = None if weight is None else found[-1]
+        return reading._replace(indexed=found[: len(more)], weight=weight)
 
     def _tightened(self, asked: Tensor) -> Tensor:
         """Return the residual with margins, which held-out data renew if it is time."""

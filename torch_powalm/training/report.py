@@ -15,6 +15,7 @@ from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
 from torch_powalm.training.indexed.indexed_summary import described
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.on_device.transfer import to_host
+from torch_powalm.training.prices import UPDATES, prices
 
 _NEGLIGIBLE = 1e-3  # multiplier of an inactive block, relative to the force of one tolerance
 _COLUMNS = ("block", "status", "violation", "entry", "tolerance", "multiplier", "price")
@@ -34,8 +35,8 @@ class BlockReport:
         entry: index of this entry in the flattened block.
         tolerance: largest violation that counts as met.
         multiplier: norm of the block's multipliers.
-        price: the multiplier of largest absolute value. One unit less of that bound costs about
-            this much loss.
+        price: the largest of the block's `prices`: one unit less of that bound costs about this
+            much loss. nan if it is not known before the next update.
         never_seen: indices of the entries that no batch has had a value for.
         quantiles: of the violation over the entries of an indexed block; None for other blocks.
         worst: indices of the largest violations of an indexed block.
@@ -139,7 +140,7 @@ def _block(
     never_seen = tuple(missing.nonzero().flatten().tolist())
     norm_y = price = 0.0
     if y is not None:
-        norm_y, price = norm(y), float(y[y.abs().argmax()])
+        norm_y, price = norm(y), _price(monitor, block.name, y)
     if value is None or len(never_seen) == size:
         unseen = tuple(range(size))
         return BlockReport(block.name, "not yet", math.nan, None, tolerance, norm_y, price, unseen)
@@ -147,8 +148,17 @@ def _block(
     excess = excess.masked_fill(missing.to(excess.device), -1.0)
     entry = int(excess.argmax())
     worst = float(excess[entry])
-    status = _status(monitor, block, worst, y, tolerance)
+    status = _status(monitor, block, worst, y, tolerance, price)
     return BlockReport(block.name, status, worst, entry, tolerance, norm_y, price, never_seen)
+
+
+def _price(monitor: Monitor, name: str, y: Tensor) -> float:
+    rows = monitor.history.rows
+    if rows and rows[-1].weights:
+        return max((p.value for p in prices(rows, UPDATES)[name]), key=abs)
+    if not rows and monitor.blocks.batch:
+        return math.nan  # y alone may be 0 although the penalty pulls in some batches
+    return float(y[y.abs().argmax()])
 
 
 def _indexed(
@@ -166,7 +176,12 @@ def _indexed(
 
 
 def _status(
-    monitor: Monitor, block: Block, worst: float, y: Tensor | None, tolerance: float
+    monitor: Monitor,
+    block: Block,
+    worst: float,
+    y: Tensor | None,
+    tolerance: float,
+    price: float,
 ) -> str:
     if y is None:
         return "not yet"
@@ -178,7 +193,8 @@ def _status(
     if dual.scale is not None:
         scale = float(monitor.blocks.split(dual.scale)[block.name].max())
     force = dual.beta * scale * (scale * tolerance) ** dual.nu
-    return "inactive" if float(y.abs().max()) <= _NEGLIGIBLE * force else "met"
+    pull = max(float(y.abs().max()), abs(price))  # the first if the price is nan
+    return "inactive" if pull <= _NEGLIGIBLE * force else "met"
 
 
 def _cells(block: BlockReport) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ class UpdateReading(NamedTuple):
         x: some entries of every parameter, on the CPU.
         rate: largest learning rate.
         indexed: summaries of the indexed blocks.
+        weight: mean weight of the steps since the last update, if `augment` was called.
     """
 
     r: Tensor
@@ -27,6 +28,7 @@ class UpdateReading(NamedTuple):
     x: Tensor
     rate: float
     indexed: Sequence[Tensor]
+    weight: Tensor | None = None
 
 
 def read_now(blocks: BlockVector, r: Tensor, indexed: Sequence[Tensor]) -> UpdateReading:

@@ -5,7 +5,6 @@ parity = zoo.demographic_parity(constraints, "parity", bound=0.02)
 loss = optimizer.augment(loss, parity=parity(logits, group=group))
 """
 
-from torch_powalm.zoo.entry import Entry
 from torch_powalm.zoo.fidelity import (
     feature_distance,
     forgetting,
@@ -49,6 +48,7 @@ from torch_powalm.zoo.weights import (
     symmetric,
     unit_norm,
 )
+from torch_powalm.zoo.zoo_entry import Entry
 
 __all__ = [
     "Entry",

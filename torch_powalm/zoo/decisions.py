@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.proxy_value import ProxyValue
-from torch_powalm.zoo.entry import group_index, indices, membership
+from torch_powalm.zoo.zoo_entry import group_index, indices, membership
 
 # Maps decisions and labels, (class, sample) each, to hits and cases: a rate is hits / cases.
 Cases = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

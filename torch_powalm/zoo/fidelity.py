@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_powalm.training.registry import ConstraintRegistry
-from torch_powalm.zoo.entry import Entry, check_number
+from torch_powalm.zoo.zoo_entry import Entry, check_number
 
 Model = TypeVar("Model", bound=nn.Module)
 

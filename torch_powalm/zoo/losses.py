@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_powalm.training.proxy_value import ProxyValue
 from torch_powalm.training.registry import ConstraintRegistry
-from torch_powalm.zoo.entry import (
+from torch_powalm.zoo.zoo_entry import (
     Entry,
     check_bound,
     check_count,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.registry import ConstraintRegistry
-from torch_powalm.zoo.entry import Entry, check_number
 from torch_powalm.zoo.points import Model, Residual, derivatives, register_at_points
+from torch_powalm.zoo.zoo_entry import Entry, check_number
 
 Field = Callable[[Tensor], Tensor] | Tensor | float
 

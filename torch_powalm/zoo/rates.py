@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_powalm.training.registry import ConstraintRegistry
 from torch_powalm.zoo import decisions
 from torch_powalm.zoo.decisions import Cases, RateMeasure
-from torch_powalm.zoo.entry import Entry, check_number, group_sizes
+from torch_powalm.zoo.zoo_entry import Entry, check_number, group_sizes
 
 Groups = int | Sequence[int]
 Classes = int | Sequence[int]

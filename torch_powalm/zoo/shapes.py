@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.registry import ConstraintRegistry
-from torch_powalm.zoo.entry import Entry
 from torch_powalm.zoo.points import Model, derivatives, register_at_points
+from torch_powalm.zoo.zoo_entry import Entry
 
 Transform = Callable[[Tensor], Tensor]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from torch_powalm.training.registry import ConstraintRegistry
-from torch_powalm.zoo.entry import Entry, Weight, check_bound, check_number, square, weight_of
 from torch_powalm.zoo.hard_concrete import HardConcrete
 from torch_powalm.zoo.power_iteration import SpectralNorms
+from torch_powalm.zoo.zoo_entry import Entry, Weight, check_bound, check_number, square, weight_of
 
 Weights = Weight | Sequence[Weight]
 

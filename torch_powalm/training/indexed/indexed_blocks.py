@@ -12,7 +12,7 @@ from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, step_size
 from torch_powalm.result import DualRecord
 from torch_powalm.state_checks import check_keys
-from torch_powalm.training.augmented_loss import augmented_loss
+from torch_powalm.training.augmented_loss import augmented_loss, still_waiting
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
@@ -32,6 +32,7 @@ class IndexedCall:
 
     given: Given
     done: bool = False  # backward has passed through the augmented loss
+    assumed: bool = False  # made in a compiled graph, which does not see backward
 
 
 class IndexedBlocks:
@@ -127,7 +128,7 @@ class IndexedBlocks:
 
     def forget_done(self) -> None:
         """Forget the batches whose gradients were cleared."""
-        self.calls = [call for call in self.calls if not call.done]
+        self.calls = still_waiting(self.calls)
 
     def clear(self) -> None:
         """Forget all batches after a step."""

@@ -1,6 +1,6 @@
 """How often each bound is below the truth where that is easiest, and Holm's verdicts are wrong.
 
-    python -m experiments.certificates.bounds_at_worst
+    python -m tests.certification.bounds_at_worst
 
 Bounds of differences and ratios are checked exactly: all outcomes of two small groups, weighted by
 scipy's binomial probabilities, for 144 pairs of true rates. Means and simultaneous verdicts are
