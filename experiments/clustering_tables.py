@@ -70,14 +70,14 @@ def powers(runs: Sequence[Run]) -> list[Row]:
                 "ν": f"{nu:g}",
                 "dual step": RULES[rule],
                 "converged": f"{len(good)} of {len(made)}",
-                "iterations, median (range)": spread([count(run) for run in good]),
+                "iterations, median (range)": _spread([count(run) for run in good]),
                 "paper": whole(reference),
                 "ratio": ratio(middle, reference),
-                "subproblems": spread([run.result["outer_iterations"] for run in good]),
+                "subproblems": _spread([run.result["outer_iterations"] for run in good]),
                 "paper's": MISSING if reference is None else whole(reference / LIMIT),
-                "until ‖A‖ ≤ ε": spread([_until_feasible(run) for run in good]),
+                "until ‖A‖ ≤ ε": _spread([until_feasible(run) for run in good]),
                 "paper's until ‖A‖ ≤ ε": papers_until_feasible(case, nu),
-                "ended by N": spread([_at_limit(run) for run in good]),
+                "ended by N": _spread([_at_limit(run) for run in good]),
                 "ends on ‖A‖": ends_on_violation(
                     [(run.result["primal_residual"], run.result["dual_residual"]) for run in good]
                 ),
@@ -117,10 +117,15 @@ def papers_until_feasible(case: str, nu: float) -> str:
     return MISSING
 
 
-def _until_feasible(run: Run) -> int:
+def until_feasible(run: Run) -> int:
     """The number of subproblems after which the violation stays below ε."""
     above = [k for k, value in enumerate(run.history["primal_residual"], 1) if value > EPS]
     return max(above, default=0) + 1
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Median and range, or the value if there is one only."""
+    return whole(values[0]) if len(values) == 1 else spread(values)
 
 
 def _at_limit(run: Run) -> int:

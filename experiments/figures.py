@@ -79,7 +79,9 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
     for axis in by_subproblem:
         for run in with_rule(all_first, "paper_all_iterations"):
             violations = [run.result["start"]["primal_residual"], *run.history["primal_residual"]]
-            axis.semilogy(violations, ":", color=color(_nu(run)), linewidth=1.5)
+            label = f"N iterations each, ν = {_nu(run):g}"
+            axis.semilogy(violations, ":", color=color(_nu(run)), linewidth=1.5, label=label)
+            axis.legend(frameon=False)
         _papers_subproblems(axis, experiment)
     for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
         for nu, points in paper.curves(experiment, panel).items():

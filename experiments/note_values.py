@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from experiments import paper_numbers as paper
-from experiments.clustering_tables import LIMIT
+from experiments.clustering_tables import LIMIT, until_feasible
 from experiments.run_folder import Run
 from experiments.tables import MISSING, count
 
@@ -19,6 +19,7 @@ def values(runs: Sequence[Run]) -> dict[str, str]:
     own = [run for run in runs if run.config["rule"] == "paper_runs"]
     return {
         **_clusterings(own),
+        **_all_iterations([run for run in runs if run.config["rule"] == "paper_all_iterations"]),
         **_eigenvalue_problem(own),
         **_double_loop(own),
         **_triple_loop(own),
@@ -39,10 +40,21 @@ def _clusterings(runs: Sequence[Run]) -> dict[str, str]:
             f"{case}_our_start": _range(starts, "{:.0f}"),
             f"{case}_instances": str(len({run.run["seed"] for run in made})),
             f"{case}_runs": str(len(made)),
+            f"{case}_feasible": _range(map(until_feasible, made), "{:.0f}"),
             f"{case}_part_07": f"{counts[0.7] / counts[1.0]:.2f}",
             f"{case}_part_08": f"{counts[0.8] / counts[1.0]:.2f}",
         }
     return found
+
+
+def _all_iterations(runs: Sequence[Run]) -> dict[str, str]:
+    parts = [
+        f"{count(run):,.0f} for ν = {run.config['nu']:g} "
+        f"({paper.counts(run.config['case'])[run.config['nu']]:,.0f} in the paper)"
+        for run in sorted(runs, key=lambda run: run.config["nu"])
+        if run.converged
+    ]
+    return {"all_iterations": ", ".join(parts) or MISSING}
 
 
 def _eigenvalue_problem(runs: Sequence[Run]) -> dict[str, str]:
@@ -77,14 +89,14 @@ def _double_loop(runs: Sequence[Run]) -> dict[str, str]:
     small = [*trials[0.6], *trials[0.7]]
     whole = [cost / N for cost in small if cost % N == 0]
     duals = paper.trials("qp_double", "dual_residual")
-    made = [run for run in runs if run.config["name"] == "qp_double"]
+    made = [run for nu, of_nu in _of(runs, "qp_double") if nu < 0.75 for run in of_nu]
     return {
         "double_multiples": f"{len(whole)} of {len(small)}",
         "double_subproblems": _range(whole, "{:.0f}"),
         "double_dual": _range([fmean(values) for values in duals.values()], "{:.1e}"),
         "double_ratios": _range(_ratios(runs, "qp_double").values(), "{:.2f}"),
         "double_our_subproblems": _range(
-            [run.result["outer_iterations"] for run in made if run.config["nu"] < 0.75], "{:.0f}"
+            [run.result["outer_iterations"] for run in made], "{:.0f}"
         ),
     }
 

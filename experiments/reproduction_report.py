@@ -1,6 +1,7 @@
 """REPRODUCTION.md: every figure and table of the paper beside ours, from the tables of runs."""
 
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -94,8 +95,14 @@ def text(runs: Sequence[Run], figures: Path) -> str:
 
 
 def _note(name: str, numbers: Mapping[str, str]) -> str:
-    """A text with its numbers in place of ${name}."""
-    return Template((NOTES / f"{name}.md").read_text()).substitute(numbers)
+    """Paragraphs with their numbers in place of ${name}."""
+    text = Template((NOTES / f"{name}.md").read_text()).substitute(numbers)
+    parts = [part if part.startswith("#") else _fill(part) for part in text.strip().split("\n\n")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fill(paragraph: str) -> str:
+    return textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _tables(experiment: str, made: Sequence[Run], runs: Sequence[Run]) -> list[str]:

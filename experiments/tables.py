@@ -182,11 +182,11 @@ def average(values: Iterable[float]) -> float | None:
 
 
 def spread(values: Sequence[float], form: Callable[[float | None], str] | None = None) -> str:
-    """Median and range, or the value if there is one only; written as counts or by `form`."""
+    """Median and range, written as counts or by `form`."""
     if not values:
         return MISSING
     middle, low, high = ((form or whole)(f(values)) for f in (median, min, max))
-    return middle if len(values) == 1 else f"{middle} ({low}–{high})"
+    return f"{middle} ({low}–{high})"
 
 
 def outcome(runs: Sequence[Run]) -> str:

@@ -45,7 +45,7 @@ def figure(runs: Sequence[Run], experiment: str) -> Figure:
         axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     for axis, whose in ((counts, "ours"), (papers, "the paper's table")):
         axis.set_ylim(bottom=0)
-        axis.set_ylabel(f"{unit(runs)}, {whose}")
+        axis.set_ylabel(f"{unit(runs).removesuffix(' of the inner solver')}, {whose}")
     objectives.set_ylabel("objective at the end, ours")
     return figure
 
