@@ -4,22 +4,70 @@ import csv
 import gzip
 import io
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any
+
+_SUFFIX = ".part"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; it replaces `path` if the block succeeds."""
+    """Yield a temporary path beside `path`, which it replaces if the block succeeds.
+
+    It is in a folder of its own, on which this process holds a lock: a folder that nobody holds was
+    left by a kill, and the next writer removes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    remove_left_over(path.parent)
+    folder, descriptor = _create(path)
     try:
+        temporary = folder / f"part{path.suffix}"
         yield temporary
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _create(path: Path) -> tuple[Path, int]:
+    """Create a folder beside a file; return it with the descriptor of its lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(_SUFFIX, f".{path.name}-", path.parent))
+        # Another writer may take it for left over before it is locked, and remove it.
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            if lock(descriptor) is not False and folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
+
+
+def lock(descriptor: int) -> bool | None:
+    """Take the lock of an open file until it is closed; return whether this process holds it now.
+
+    None on a file system without locks.
+    """
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def remove_left_over(folder: Path, pattern: str = f".*{_SUFFIX}") -> None:
+    """Remove temporary folders or files that no living process holds a lock on."""
+    for part in folder.glob(pattern):
+        with suppress(OSError):  # gone by now
+            descriptor = os.open(part, os.O_RDONLY)
+            if lock(descriptor):
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

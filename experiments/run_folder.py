@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from experiments.atomic_files import read_csv, write_csv, write_text
+from experiments.atomic_files import read_csv, remove_left_over, write_csv, write_text
 
 Row = dict[str, str]
 RUN = "run.json"
@@ -100,6 +100,7 @@ def finished(folder: Path, config: Mapping[str, Any]) -> bool:
         found = json.loads((folder / RUN).read_text())["config"]
     except (OSError, ValueError, KeyError):
         return False
+    remove_left_over(folder)  # by a kill right after the end of the run
     if found != config:
         raise ValueError(
             f"{folder} holds a run with other settings ({differences(found, config)}); "

@@ -11,8 +11,10 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from experiments.atomic_files import lock, remove_left_over
 from experiments.counting_bar import CountingBar
 
+_COUNTER = ".jobs-"  # and the number of the process that started the sweep
 _PERIOD = 0.5  # seconds between two looks at the count
 
 
@@ -32,7 +34,10 @@ class SweepBar(Callback):
         """Start to watch the count."""
         self.counter = self._counter(config)
         self.counter.parent.mkdir(parents=True, exist_ok=True)
+        remove_left_over(self.counter.parent, f"{_COUNTER}*")  # by a killed sweep
         self.counter.write_bytes(b"")
+        self.held = self.counter.open("rb")
+        lock(self.held.fileno())
         self.bar.total = _jobs(config)
         self.bar.show(0)
         self.ended = threading.Event()
@@ -52,13 +57,14 @@ class SweepBar(Callback):
         self.ended.set()
         self.watcher.join()
         self._show()
+        self.held.close()
         self.counter.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"starter": self.starter, "bar": self.bar}
 
     def _counter(self, config: DictConfig) -> Path:
-        return Path(config.hydra.sweep.dir) / f".jobs-{self.starter}"
+        return Path(config.hydra.sweep.dir) / f"{_COUNTER}{self.starter}"
 
     def _watch(self) -> None:
         while not self.ended.wait(_PERIOD):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.importorskip("lightning")
+
 import torch_powalm.lightning
 from experiments.benchmarks import call_walk
 from torch_powalm import Status, integrations, power_alm, prox, solvers, zoo

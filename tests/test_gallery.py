@@ -1,11 +1,13 @@
 """The scripts of the gallery run in fast mode, end feasible and draw a picture."""
 
+import pytest
+
+pytest.importorskip("matplotlib")
 import re
 import runpy
 from pathlib import Path
 
 import matplotlib
-import pytest
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

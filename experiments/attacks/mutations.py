@@ -1,9 +1,13 @@
 """Mutations of nested state: each changes one place of a copy, by a rule that knows no schema."""
 
 import copy
+import enum
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy
@@ -15,6 +19,29 @@ Path = tuple[Any, ...]
 
 class Stranger:
     """An object that no state holds."""
+
+
+class Level(enum.IntEnum):
+    """An integer of another type."""
+
+    ONE = 1
+
+
+class Number(float):
+    """A number of another type."""
+
+
+def _within_itself() -> list[Any]:
+    loop: list[Any] = []
+    loop.append({"a": loop})
+    return loop
+
+
+def _deep(levels: int) -> Any:
+    value: Any = 1.0
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def places(state: Any, path: Path = ()) -> Iterator[Path]:
@@ -81,6 +108,28 @@ CONSTANTS: dict[str, Any] = {
     "array": numpy.zeros(3),
     "scalar array": numpy.float64(0.5),
     "set": {1, 2},
+    "numpy integer": numpy.int64(3),
+    "numpy truth": numpy.bool_(True),
+    "numpy single": numpy.float32(0.5),
+    "decimal": Decimal("0.5"),
+    "fraction": Fraction(1, 2),
+    "enumeration": Level.ONE,
+    "number of another type": Number(0.5),
+    "size": torch.Size([2]),
+    "range": range(3),
+    "default mapping": defaultdict(float),
+    "within itself": _within_itself(),
+    "deep": _deep(400),
+    "truth tensor": torch.tensor(True),
+    "integer tensor without dimensions": torch.tensor(2),
+    "nan tensor": torch.tensor(math.nan, dtype=torch.float64),
+    "negative tensor": torch.tensor(-1.0),
+    "word of digits": "7",
+    "one": 1,
+    "one float": 1.0,
+    "seven": 7,
+    "subnormal": 5e-324,
+    "largest": 1.7e308,
 }
 
 
@@ -130,7 +179,17 @@ def _tensor_mutations() -> dict[str, Callable[[Tensor], Any]]:
         "tiny": lambda t: t * 1e-320,
         "empty": lambda t: t[:0] if t.dim() else torch.empty(0),
         "shuffled": lambda t: t.flip(0) if t.dim() else -t,
+        "minus zero": lambda t: t * 0.0 * -1.0,
+        "part of a longer one": lambda t: torch.cat([t.reshape(-1)] * 2)[: t.numel()].view(t.shape),
+        "subnormal": lambda t: torch.full_like(t, 5e-324),
+        "largest": lambda t: torch.full_like(t, torch.finfo(t.dtype).max),
+        "unsigned": lambda t: t.to(torch.uint8),
+        "subclass": lambda t: t.as_subclass(_Stranger),
     }
+
+
+class _Stranger(Tensor):
+    """A tensor of another type."""
 
 
 def _inference(t: Tensor) -> Tensor:

@@ -36,7 +36,8 @@ class Odd:
     """
 
     def __init__(self, on: bool, kind: str) -> None:
-        self.kind = kind if on else ""
+        self.alone = kind.startswith(ALONE)  # on all ranks
+        self.kind = kind.removeprefix(ALONE) if on else ""
 
     def __call__(self, kind: str) -> bool:
         """Whether this rank does it."""
@@ -54,7 +55,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a warm-up": {"warm_up": 3},
     "another rule for nan": {"on_nonfinite": "skip"},
     "a margin": {"margin": 0.1},
+    "another length": {"total_steps": 50, "updates": 3},
+    "updates in steps": {"updates": 2},
+    "checks at updates": {"check_finite": "at_update"},
 }
+ALONE = "parameters only: "  # without blocks of the batch
 KINDS = [
     *SETTINGS,
     "another order",
@@ -75,10 +80,14 @@ KINDS = [
     "leaves out one update",
     "updates once more",
     "ends an epoch early",
+    "leaves out one step",
     "another state",
+    "other multipliers",
+    *(ALONE + kind for kind in ("another nu", "leaves out one update", "updates once more")),
 ]
 
-UNSHARDED = ("other parameters", "another state")  # shards have no copies that could differ
+# Shards have no copies that could differ, and a step of shards is a collective of its own.
+UNSHARDED = ("other parameters", "another state", "leaves out one step")
 
 
 def build(odd: Odd, net: nn.Module) -> PowerALMOptimizer:
@@ -99,6 +108,8 @@ def build(odd: Odd, net: nn.Module) -> PowerALMOptimizer:
     ]
     if odd("one block of the batch less"):
         batch.pop()
+    if odd.alone:
+        batch.clear()
     for register in reversed(batch) if odd("another order") else batch:
         register()
     if odd("one block of the batch more"):
@@ -126,19 +137,26 @@ def train(rank: int, kind: str, sharded: bool) -> None:
     optimizer = build(odd, net)
     if odd("another state"):
         optimizer.load_powalm_state_dict({**optimizer.powalm_state_dict(), "total_steps": 7})
+    if kind == "other multipliers":
+        state = optimizer.powalm_state_dict()
+        y = {"rows": torch.ones(4), "rate": torch.ones(1), "share": torch.ones(1)}
+        if odd("other multipliers"):
+            y["rows"] = 2 * y["rows"]
+        optimizer.load_powalm_state_dict({**state, "y": y})
     for step in range(9):
         x = torch.randn(5, 8, dtype=torch.float64)
         optimizer.zero_grad()
         out = model(x)
         loss = out.square().mean()
         calls = 1
-        if odd("never calls augment") or (odd("leaves out one augment") and step == 4):
+        if odd.alone or odd("never calls augment") or (odd("leaves out one augment") and step == 4):
             calls = 0
         calls += odd("calls augment once more") and step == 4
         for _ in range(calls):
             loss = optimizer.augment(loss, **values(odd, out))
         loss.backward()
-        optimizer.step()
+        if not (odd("leaves out one step") and step == 4):
+            optimizer.step()
         missed = odd("leaves out one update") and step == 5
         early = odd("ends an epoch early") and step == 4
         if (step % 3 == 2 and not missed) or (odd("updates once more") and step == 3) or early:

@@ -1,6 +1,7 @@
 """Attack the library, within a bounded time: `make attack`.
 
-    python -m experiments.attacks.run_attacks [--states N] [--files N] [--seed N] [--seconds N]
+    python -m experiments.attacks.run_attacks [--states N] [--files N] [--trainings N] …
+        [--seed N] [--seconds N]
 
 Every attack has a seed of its own; a finding prints it, and `--seed` repeats it.
 """
@@ -16,13 +17,14 @@ from collections.abc import Callable
 import torch
 
 from experiments.attacks.damaged_files import attack_file
+from experiments.attacks.findings import FindingError
 from experiments.attacks.state_dicts import (
-    FindingError,
     attack_best,
     attack_bytes,
     attack_solution,
     attack_training,
 )
+from experiments.attacks.trainings import attack_by_hand
 
 KINDS: dict[str, tuple[Callable[[random.Random], str], str, float]] = {
     "state dicts of trainings": (attack_training, "states", 0.84),
@@ -30,6 +32,7 @@ KINDS: dict[str, tuple[Callable[[random.Random], str], str, float]] = {
     "states of BestFeasible": (attack_best, "states", 0.06),
     "states of solves": (attack_solution, "states", 0.06),
     "checkpoint files": (attack_file, "files", 1.0),
+    "trainings against a loop written by hand": (attack_by_hand, "trainings", 1.0),
 }
 
 
@@ -46,7 +49,10 @@ def run(
             outcomes[attack(random.Random(i))] += 1
         except FindingError as error:
             findings += 1
-            print(f"finding, seed {i}: {error}", flush=True)
+            print(f"finding, seed {i}: {str(error)[:800]}", flush=True)
+        except Exception as error:
+            findings += 1
+            print(f"finding, seed {i}: {type(error).__name__} {str(error)[:400]}", flush=True)
     done = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
     print(f"{name}, seeds from {seed}: {done}; {findings} findings", flush=True)
     return findings
@@ -57,6 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--states", type=int, default=5000)
     parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--trainings", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600, help="bound for each kind of attack")
     args = parser.parse_args()
@@ -65,6 +72,8 @@ def main() -> None:
     findings = 0
     for name, (attack, option, share) in KINDS.items():
         count = round(share * getattr(args, option))
+        if count == 0:
+            continue
         findings += run(name, attack, count, args.seed, args.seconds)
     sys.exit(min(1, findings))
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.attacks.findings import FindingError
 from experiments.attacks.mutations import mutated
 from experiments.attacks.structure_mutations import restructured
 from torch_powalm import (
@@ -22,10 +23,48 @@ from torch_powalm import (
     MultiplierState,
     PowerALMOptimizer,
     Problem,
+    ProxyValue,
     power_alm,
 )
 
 F64 = torch.float64
+
+
+class Foreign(torch.optim.Optimizer):
+    """A base that torch does not have."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Follow a running average of the gradient."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("step", 0)
+                state.setdefault("mean", torch.zeros_like(p))
+                state["step"] += 1
+                state["mean"].lerp_(p.grad, 1 - group["rho"])
+                p.sub_(group["lr"] * state["mean"])
+        return loss
+
+
+def _two_groups(first: Tensor, *others: Tensor) -> torch.optim.Optimizer:
+    groups = [{"params": [first], "lr": torch.tensor(0.01)}, {"params": others, "eps": 1e-6}]
+    return torch.optim.AdamW(groups, lr=0.02, betas=(0.5, 0.9))
+
+
+class Shifted:
+    """Held-out data on which every rate is higher than in training."""
+
+    loader = (0, 1, 2)
+
+    def margins(self, constraints: Any, training: Any, multipliers: Any) -> dict[str, Tensor]:
+        """Return how much higher."""
+        found = {"rate": 0.05, "loss": 0.1}
+        return {n: torch.full_like(v, found[n]) for n, v in training.items() if n in found}
+
+
 BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
@@ -33,7 +72,17 @@ BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
     "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3),
+    "wolfe": lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=3, line_search_fn="strong_wolfe"),
+    "two groups": lambda p: _two_groups(*p),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.01),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "foreign": lambda p: Foreign(p, {"lr": 0.01, "rho": 0.9}),
 }
+if hasattr(torch.optim, "Adafactor"):
+    BASES["adafactor"] = lambda p: torch.optim.Adafactor(p, lr=0.01)
 SETTINGS: dict[str, dict[str, Any]] = {
     "automatic": {},
     "automatic, known length": {"total_steps": 40},
@@ -41,6 +90,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"beta_1": {"rows": 1.0, "rate": 2.0, "loss": 0.5}, "sigma": "paper", "nu": 0.6},
     "blocks": {"beta_1": 1.0, "coupling": "block", "updates": 4},
     "margin": {"margin": 0.05, "total_steps": 40},
+    "measured margin": {"margin": "auto", "held_out": Shifted(), "beta_1": 0.5, "updates": 5},
+    "at update": {"check_finite": "at_update", "total_steps": 40},
     "indexed": {"beta_1": 0.5},
     "warm-up": {"beta_1": 1.0, "warm_up": 9, "on_nonfinite": "skip"},
 }
@@ -66,7 +117,7 @@ class Training:
         constraints.equality("rows", lambda: model[0].weight.square().sum(1) - 1)
         constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:] - 0.2)
         constraints.inequality("loss", size=2)
-        self.indexed = settings == "indexed" and base != "lbfgs"
+        self.indexed = settings == "indexed" and base not in ("lbfgs", "wolfe", "foreign")
         if self.indexed:
             constraints.inequality("each", size=9, indexed=True)
         self.base = BASES[base](model.parameters())
@@ -80,6 +131,8 @@ class Training:
         count = torch.tensor([3.0, 3.0], dtype=F64)
         rate = torch.stack([out[:, 0].sigmoid().sum(), out.new_tensor(6.0)])
         values: dict[str, Any] = {"rate": rate, "loss": (out.tanh().mean(0), count)}
+        if self.settings_name == "measured margin":
+            values["rate"] = ProxyValue(rate, rate.detach() + torch.tensor([0.3, 0.0], dtype=F64))
         if self.indexed:
             index = (torch.arange(6) + 2 * self.done) % 9
             values["each"] = (out.square().sum(1) - 0.1, index)
@@ -107,16 +160,15 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.layout is not b.layout or a.is_nested or b.is_nested:
+            return False
+        a, b = (t.to_dense() if t.is_sparse else t for t in (a, b))
         return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return (isinstance(a, Tensor) and a.numel() == 1 and float(a) == b) or (
             isinstance(b, Tensor) and b.numel() == 1 and float(b) == a
         )
     return bool(a == b) or (a != a and b != b)
-
-
-class FindingError(Exception):
-    """A mutated state that was loaded wrong, or refused without a name."""
 
 
 _STATES: dict[tuple[str, str, int], dict[str, Any]] = {}  # of trainings that have been run

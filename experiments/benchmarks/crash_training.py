@@ -2,7 +2,8 @@
 
     python -m experiments.benchmarks.crash_training KIND FOLDER [--kill MOMENT:NUMBER] [--rank RANK]
 
-Kinds: a Lightning trainer, a plain loop, and Lightning's DDP with two ranks. Moments: "batch" is in
+Kinds: a Lightning trainer, a plain loop, Lightning's DDP with two ranks, and a sweep of six solves,
+whose "batch" is a finished run. Moments: "batch" is in
 the middle of a backward pass, "write" with half a checkpoint written, "epoch" between a multiplier
 update and the checkpoint that saves it. NUMBER counts these moments from 1.
 """
@@ -10,6 +11,8 @@ update and the checkpoint that saves it. NUMBER counts these moments from 1.
 import argparse
 import os
 import signal
+import stat
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +114,8 @@ def half_write(killer: Killer) -> None:
     sync, write = os.fsync, local.LocalFileOpener.write
 
     def fsync(file: int) -> None:
-        if killer.is_time("write"):
+        whole = stat.S_ISREG(os.fstat(file).st_mode)  # not a folder
+        if whole and killer.is_time("write"):
             os.ftruncate(file, os.fstat(file).st_size // 2)
             killer.kill()
         sync(file)
@@ -206,7 +210,29 @@ def train_ddp(folder: Path, killer: Killer) -> None:
     train_lightning(folder, killer, devices=2, strategy="ddp")
 
 
+def run_sweep(folder: Path, killer: Killer) -> None:
+    """Run a small sweep of experiments; finished runs are skipped."""
+    from experiments import hydra_cli, solve
+
+    replace = os.replace
+
+    def half_replace(part: Any, target: Any) -> None:
+        if killer.is_time("write"):
+            os.truncate(part, os.path.getsize(part) // 2)
+            killer.kill()
+        replace(part, target)
+        if str(target).endswith("run.json"):
+            killer("batch")
+
+    os.replace = half_replace  # type: ignore[assignment]
+    sizes = ["n=12", "problem.m=3", "++alm.max_outer=2", "++alm.max_inner=30", "progress=false"]
+    swept = ["nu=0.7,1.0", "seed=0,1,2"]
+    sys.argv = ["solve", "-m", "experiment=qp_double", f"output={folder}/runs", *sizes, *swept]
+    hydra_cli.run(solve.main)
+
+
 TRAIN: dict[str, Callable[[Path, Killer], None]] = {
+    "sweep": run_sweep,
     "lightning": lambda folder, killer: train_lightning(folder, killer, devices=1),
     "plain": train_plain,
     "ddp": train_ddp,

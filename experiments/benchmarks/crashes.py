@@ -8,7 +8,8 @@ while a checkpoint is written, at the end of an epoch (after the multiplier upda
 saved), or by the clock. Resumed from the last checkpoint, it must end with the parameters,
 multipliers and records of an uninterrupted training, bit for bit. Kinds: a Lightning trainer, a
 plain loop, and Lightning's DDP with two ranks, one of which is killed; the other must end by
-itself.
+itself; and a sweep of six solves, killed while it writes or between two runs. No temporary file may
+be left.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import math
 import multiprocessing
 import os
 import random
+import shutil
 import socket
 import sys
 import tempfile
@@ -27,19 +29,22 @@ from typing import Any
 
 import torch
 
+from experiments import run_folder
 from experiments.benchmarks.classifier import BATCHES
 from experiments.benchmarks.crash_training import EPOCHS, EVERY, TRAIN, train
 from experiments.counting_bar import track
 
+PRELOADED = ["lightning.pytorch", "torch_powalm.lightning", "experiments.solve"]
 RESULTS = Path(__file__).parent.parent / "results" / "crashes.csv"
 LAST = {"batch": EPOCHS * BATCHES, "write": EPOCHS * BATCHES // EVERY, "epoch": EPOCHS}
+OF_SWEEPS = {"batch": 5, "write": 12}
 
 
 def start(kind: str, folder: Path, kill: str = "never:0", rank: int = 0) -> Any:
     """Start a training in a fresh process, forked from a server that has imported the libraries."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning.pytorch", "torch_powalm.lightning"])
+    context.set_forkserver_preload(PRELOADED)
     job = context.Process(target=run, args=(kind, folder, kill, rank))
     job.start()
     return job
@@ -47,6 +52,9 @@ def start(kind: str, folder: Path, kill: str = "never:0", rank: int = 0) -> Any:
 
 def run(kind: str, folder: Path, kill: str, rank: int) -> None:
     """Run one training; its output goes to a file."""
+    # Lightning writes into a temporary file there, and renames it.
+    (folder / "tmp").mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -79,8 +87,26 @@ def finish(kind: str, folder: Path) -> dict[str, Any]:
     if job.exitcode != 0:
         printed = (folder / "log.txt").read_text()
         raise RuntimeError(f"{kind} in {folder} ended with {job.exitcode}:\n{printed}")
+    if kind == "sweep":
+        return sweep_outcome(folder / "runs")
     result: dict[str, Any] = torch.load(folder / "end.pt", weights_only=True)
     return result
+
+
+def sweep_outcome(folder: Path) -> dict[str, Any]:
+    """Return the numbers of all runs of a sweep, without times."""
+    found: dict[str, Any] = {}
+    for run in run_folder.read(folder):
+        history = {name: column for name, column in run.history.items() if name != "seconds"}
+        found[run.key] = [run.result, history]
+    return found
+
+
+def litter(folder: Path) -> list[str]:
+    """Return the names of temporary files that no process will remove."""
+    endings = (".part", ".powalm-part", ".tmp")
+    hidden = [p for p in folder.rglob("*") if p.name.startswith(".") or p.name.endswith(endings)]
+    return sorted(str(p.relative_to(folder)) for p in hidden)
 
 
 def crash(kind: str, folder: Path, kill: str, rank: int = 0) -> float:
@@ -129,14 +155,15 @@ def same(a: Any, b: Any) -> bool:
 
 def moments(kind: str, number: int, chance: random.Random) -> Iterator[tuple[str, int]]:
     """Random moments and ranks, about as many of each kind of moment."""
-    sorts = [*LAST, *([] if kind == "ddp" else ["clock"])]
+    last_ones = OF_SWEEPS if kind == "sweep" else LAST
+    sorts = [*last_ones, *([] if kind in ("ddp", "sweep") else ["clock"])]
     for i in range(number):
         sort = sorts[i % len(sorts)]
         # Rank 0 writes the checkpoints.
         rank = chance.randrange(2) if kind == "ddp" and sort != "write" else 0
         last = LAST["batch"] - BATCHES  # later, the training might end before it is killed
         by_clock = sort == "clock"
-        when = chance.uniform(2, last) if by_clock else chance.randrange(1, LAST[sort] + 1)
+        when = chance.uniform(2, last) if by_clock else chance.randrange(1, last_ones[sort] + 1)
         yield f"{sort}:{when:.4g}", rank
 
 
@@ -151,22 +178,30 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as scratch, args.output.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["kind", "killed_at", "rank", "same_bits", "seconds_until_all_ended"])
+        columns = ["kind", "killed_at", "rank", "same_bits", "litter", "seconds_until_all_ended"]
+        writer.writerow(columns)
         for kind in args.kinds:
             whole = finish(kind, Path(scratch) / kind / "whole")
             chosen = list(moments(kind, args.kills, random.Random(args.seed)))
             for i, (kill, rank) in enumerate(track(chosen, f"{kind}, killed")):
                 folder = Path(scratch) / kind / str(i)
                 seconds = crash(kind, folder, kill, rank)
-                equal = same(finish(kind, folder), whole)
-                rows.append([kind, kill, rank, "yes" if equal else "NO", f"{seconds:.1f}"])
+                equal, left = same(finish(kind, folder), whole), litter(folder)
+                told = "yes" if equal else "NO"
+                rows.append([kind, kill, rank, told, " ".join(left), f"{seconds:.1f}"])
+                shutil.rmtree(folder)
                 writer.writerow(rows[-1])
                 file.flush()  # rows survive if the command is stopped
     for kind in args.kinds:
         mine = [row for row in rows if row[0] == kind]
         equal = sum(row[3] == "yes" for row in mine)
-        slowest = max(float(row[4]) for row in mine)
-        print(f"{kind}: {equal} of {len(mine)} bit for bit equal; all ended within {slowest:.1f} s")
+        clean, slowest = sum(row[4] == "" for row in mine), max(float(row[5]) for row in mine)
+        print(
+            f"{kind}: {equal} of {len(mine)} bit for bit equal, {clean} without litter; "
+            f"all ended within {slowest:.1f} s"
+        )
+    if any(row[3] != "yes" or row[4] for row in rows):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

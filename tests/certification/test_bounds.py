@@ -1,9 +1,11 @@
 """Confidence bounds: equal to scipy's where it has them, covering and not vacuous elsewhere."""
 
+import pytest
+
+pytest.importorskip("scipy")
 import math
 
 import numpy as np
-import pytest
 from scipy.stats import binomtest
 
 from torch_powalm.certification.betting_bound import _stakes as stakes_of

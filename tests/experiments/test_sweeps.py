@@ -9,6 +9,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from experiments import run_folder, solve
+from experiments.atomic_files import replacing, write_text
 from experiments.sweep_progress import SweepBar
 from tests.experiments.tiny_runs import ROOT, call, tiny
 
@@ -59,6 +60,21 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
     assert before.items() <= {path: written(path) for path in files(tmp_path)}.items()
 
 
+def test_what_a_kill_has_left_is_removed_and_what_a_writer_holds_stays(tmp_path):
+    (tmp_path / ".run.json-x.part").mkdir()
+    (tmp_path / ".run.json-x.part" / "part.json").write_text("half")
+    with replacing(tmp_path / "one.csv") as part:
+        part.write_text("first")
+        write_text(tmp_path / "run.json", "second")  # another writer in the same folder
+        assert part.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv", "run.json"]
+    (tmp_path / ".run.json-y.part").mkdir()  # of a run that ended before the kill
+    assert not run_folder.finished(tmp_path / "none", {})
+    (tmp_path / "run.json").write_text('{"config": {}}')
+    assert run_folder.finished(tmp_path, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv", "run.json"]
+
+
 @pytest.mark.parametrize(
     ("launcher", "nus"),
     [("joblib", [0.8, 1.0]), ("submitit_local", [0.8])],
@@ -80,6 +96,7 @@ def test_two_sweeps_into_one_folder_count_their_own_jobs(tmp_path, capsys):
     config.hydra.mode = RunMode.MULTIRUN
     one, other = SweepBar(), SweepBar()
     other.starter = -1  # another process
+    (tmp_path / ".jobs-5").write_bytes(b"..")  # of a killed sweep
     for bar in (one, other):
         bar.on_multirun_start(config)
     one.on_job_end(config, None)

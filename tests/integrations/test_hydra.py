@@ -1,12 +1,14 @@
 """Structured configs, the template project, and the comparison of a sweep."""
 
+import pytest
+
+pytest.importorskip("hydra")
 import csv
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from hydra import compose, initialize
 from hydra.core.config_store import ConfigStore

@@ -1,10 +1,12 @@
 """The picture drawn from a log."""
 
+import pytest
+
+pytest.importorskip("lightning")
 import json
 import os
 from pathlib import Path
 
-import pytest
 from lightning.pytorch.loggers import CSVLogger
 
 from tests.lightning.small_module import Lit, loader, trainer

@@ -1,9 +1,12 @@
 """`constrained(optimizer).augment` in plain torch, accelerate, Fabric and Lightning: same bits."""
 
+import pytest
+
+pytest.importorskip("lightning")
+pytest.importorskip("accelerate")
 import importlib
 
 import lightning as L  # noqa: N812
-import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState

@@ -1,10 +1,12 @@
 """What the callback logs, observes and stops."""
 
+import pytest
+
+pytest.importorskip("lightning")
 import csv
 from pathlib import Path
 
 import lightning as L  # noqa: N812
-import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger

@@ -1,6 +1,8 @@
 """Damaged checkpoints raise by name, and the one before is found."""
 
 import pytest
+
+pytest.importorskip("lightning")
 import torch
 import torch.distributed.checkpoint
 from lightning.pytorch.callbacks import ModelCheckpoint

@@ -1,9 +1,11 @@
 """FeasibleCheckpoint under a trainer: which model it keeps, and after a crash the same one."""
 
+import pytest
+
+pytest.importorskip("lightning")
 import math
 
 import lightning as L  # noqa: N812
-import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn

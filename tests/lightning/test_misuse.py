@@ -1,10 +1,12 @@
 """Misuse of the callback, and installations without Lightning."""
 
+import pytest
+
+pytest.importorskip("lightning")
 import importlib
 import sys
 
 import lightning as L  # noqa: N812
-import pytest
 import pytorch_lightning
 import torch
 

@@ -1,8 +1,10 @@
 """Lightning on two ranks: DDP and FSDP2 (ModelParallelStrategy) against a single process."""
 
+import pytest
+
+pytest.importorskip("lightning")
 import socket
 
-import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 

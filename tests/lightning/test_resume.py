@@ -1,6 +1,8 @@
 """A training under Lightning resumes from its checkpoints bit for bit."""
 
 import pytest
+
+pytest.importorskip("lightning")
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 

@@ -1,7 +1,9 @@
 """A Lightning Trainer gives the numbers of a plain loop."""
 
-import lightning as L  # noqa: N812
 import pytest
+
+pytest.importorskip("lightning")
+import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger

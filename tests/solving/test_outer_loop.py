@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.benchmarks import families
 from tests.problems import KNOWN, Affine, Quadratic, random_data, vector
 from torch_powalm.result import OuterRecord, Status
 from torch_powalm.solving.power_alm import power_alm
@@ -50,6 +49,9 @@ def test_a_multiplier_of_an_inactive_inequality_falls_before_the_penalty(nu: flo
 
 
 def test_a_random_qp_whose_inequalities_are_met_early_converges() -> None:
+    pytest.importorskip("scipy")  # of the ruler of the benchmarks
+    from experiments.benchmarks import families
+
     task = families.task("QP", 7, "as it is")
     solution = power_alm(task.plain(), task.x_1, nu=0.8)
     assert solution.status is Status.CONVERGED

@@ -1,9 +1,11 @@
 """Training under Hugging Face accelerate."""
 
+import pytest
+
+pytest.importorskip("accelerate")
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState

@@ -1,5 +1,6 @@
 """BestFeasible: which state of a plain loop is kept, and what it says."""
 
+import copy
 import math
 
 import pytest
@@ -136,6 +137,20 @@ def test_misuse_raises():
         BestFeasible(model, {}, 1.0)
     with pytest.raises(RuntimeError, match="cannot restore: no state has been kept"):
         BestFeasible(model, constraints, 1.0).restore()
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_a_kept_model_without_plain_tensors_is_refused(kind):
+    model, constraints = training()
+    best = BestFeasible(model, constraints, 0.1)
+    best.update(1.0)
+    state = copy.deepcopy(best.state_dict())
+    name, weight = next(iter(state["model"].items()))
+    state["model"][name] = weight.to_sparse() if kind == "sparse" else weight.to("meta")
+    before = copy.deepcopy(best.state_dict())
+    with pytest.raises(ValueError, match=rf"\['model'\]\['{name}'\] must be a dense tensor"):
+        best.load_state_dict(state)
+    torch.testing.assert_close(best.state_dict()["model"], before["model"], rtol=0, atol=0)
 
 
 def test_lightning_and_plain_loops_use_the_same_order():

@@ -170,7 +170,9 @@ BASE = [
     ("lbfgs", ("param_groups", 0, "max_iter"), 2.5, r"\['max_iter'\] must be an integer, got 2.5"),
     ("lbfgs", ("param_groups", 0, "line_search_fn"), "x", "must be None as in this run, got 'x'"),
     ("lbfgs", ("state", 0, "prev_loss"), "x", "'prev_loss'.* must be a number, got 'x'"),
+    ("adafactor", ("param_groups", 0, "beta2_decay"), NAN, r"\['beta2_decay'\] must be finite"),
 ]
+BASE = [row for row in BASE if row[0] in BASES]  # older versions of torch lack some
 
 
 @pytest.mark.parametrize(("base", "path", "value", "message"), BASE)
@@ -195,14 +197,15 @@ def test_tensors_that_share_memory_are_loaded_as_their_own():
 
 def test_names_of_parameters_in_another_order_are_refused():
     model = torch.nn.Linear(2, 2)
-    base = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    try:
+        base = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    except TypeError:
+        pytest.skip("this torch keeps no names")
     constraints = ConstraintRegistry()
     constraints.equality("bias", lambda: model.bias)
     optimizer = PowerALMOptimizer(base, constraints)
     state = copy.deepcopy(optimizer.state_dict())
-    names = state["param_groups"][0].get("param_names")
-    if names is None:
-        pytest.skip("this torch keeps no names")
+    names = state["param_groups"][0]["param_names"]
     names.reverse()
     with pytest.raises(ValueError, match=r"\['param_names'\] must have the order of this run"):
         optimizer.load_state_dict(state)
@@ -272,8 +275,8 @@ def test_primitive_checks():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("base", BASES)
-def test_random_mutations_are_refused_or_loaded_as_they_are(base):
+@pytest.mark.parametrize("seed", range(4))
+def test_random_mutations_are_refused_or_loaded_as_they_are(seed):
     """A part of `make attack`."""
-    outcomes = [attack_training(random.Random(f"{base} {seed}")) for seed in range(8)]
+    outcomes = [attack_training(random.Random(f"{seed} {i}")) for i in range(8)]
     assert "refused" in outcomes

@@ -1,9 +1,11 @@
 """Training under Lightning Fabric."""
 
+import pytest
+
+pytest.importorskip("lightning")
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 from lightning.fabric import Fabric
 from torch.nn.utils import clip_grad_norm_

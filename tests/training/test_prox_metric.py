@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
 
@@ -14,7 +13,7 @@ F64 = torch.float64
 
 
 def digits():
-    data = load_digits()
+    data = pytest.importorskip("sklearn.datasets").load_digits()
     x = torch.tensor(data.data, dtype=torch.float32) / 16
     return x, torch.tensor(data.target)
 

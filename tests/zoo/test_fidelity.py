@@ -1,9 +1,11 @@
 """Distances to a reference model against formulas written in numpy."""
 
+import pytest
+
+pytest.importorskip("scipy")
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from scipy.special import softmax
 from torch import nn

@@ -1,9 +1,11 @@
 """Rates against scikit-learn's confusion matrix and against means written in numpy."""
 
+import pytest
+
+pytest.importorskip("sklearn")
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from sklearn.metrics import confusion_matrix, precision_score
 

@@ -6,9 +6,9 @@
 Both parts use the same weight w = y + β∇φ(r), where r is the vector of all blocks.
 """
 
-import functools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from torch_powalm.training.indexed.indexed_blocks import IndexedBlocks
 from torch_powalm.training.on_device.device_state import DeviceState
 from torch_powalm.training.run_settings import signature
 from torch_powalm.training.running_estimate import RunningEstimate
+from torch_powalm.training.update_schedule import UpdateSchedule
 from torch_powalm.training.vector_jacobian import add_to_grad, check_reach, vjp
 
 
@@ -46,6 +47,7 @@ class AugmentedGradient:
         units: scales of the blocks.
         estimate: running averages of the batch blocks.
         epoch: whether the multipliers may start.
+        schedule: when the multipliers move.
         ranks: the processes whose gradients are averaged.
         on_nonfinite: "raise" or "skip", for a value or gradient that is not finite.
     """
@@ -57,13 +59,13 @@ class AugmentedGradient:
         units: AutomaticUnits,
         estimate: RunningEstimate,
         epoch: EpochStatistics,
+        schedule: UpdateSchedule,
         ranks: Ranks,
         on_nonfinite: str,
     ) -> None:
-        self.blocks, self.dual, self.ranks = blocks, dual, ranks
+        self.blocks, self.dual, self.ranks, self.schedule = blocks, dual, ranks, schedule
         self.units, self.estimate, self.epoch = units, estimate, epoch
-        self.finite = FiniteValues(blocks, on_nonfinite)
-        self.window = BatchWindow()
+        self.finite, self.window = FiniteValues(blocks, on_nonfinite), BatchWindow()
         self.indexed = IndexedBlocks(blocks, dual, units, ranks)
         self._device: DeviceState | None = None
 
@@ -97,10 +99,8 @@ class AugmentedGradient:
             whole = self.estimate.blend({name: t.divided(parts) for name, t in whole.items()})
             parts = 1
         A_batch = blocks.batch_values(proxy if whole is proxy else with_graph_of(proxy, whole))
-        static = None
-        if blocks.static:
-            with torch.no_grad():
-                static = blocks.evaluate()
+        with torch.no_grad():
+            static = blocks.evaluate() if blocks.static else None
         r = blocks.margin.in_steps(blocks.join(static, A_batch), blocks.sizes)
         if self.units.measuring or self.units.due_batch:
             self.units.measure_batch(loss, blocks, blocks.split_batch(A_batch), self.ranks)
@@ -173,6 +173,7 @@ class AugmentedGradient:
 
     def clear(self) -> None:
         """Forget all batches after a step."""
+        self.ranks.agreement.end_step()
         self.window.clear()
         self.indexed.clear()
 
@@ -236,10 +237,9 @@ class AugmentedGradient:
 
     def meet_ranks(self) -> None:
         """At the first use, check that all ranks have the same blocks and settings."""
-        blocks = self.blocks
-        parts = self.dual, blocks, self.units, self.epoch, self.finite.on_nonfinite
-        describe = functools.partial(signature, *parts)
-        self.ranks.agreement.meet(describe, blocks.device, blocks.sharded)
+        blocks, run = self.blocks, (self.units, self.epoch, self.schedule)
+        parts = self.dual, blocks, *run, self.finite.on_nonfinite
+        self.ranks.agreement.meet(partial(signature, *parts), blocks.device, blocks.sharded)
 
     @torch.no_grad()
     def check_ranks(self) -> None:

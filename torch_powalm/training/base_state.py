@@ -98,18 +98,20 @@ def _check_setting(
         items = check_list(value, where, lambda item, place: item, len(here))
         for i, (item, ours) in enumerate(zip(items, here, strict=True)):
             if item is not None or ours is not None:
-                _check_hyperparameter(base, name, item, f"{where}[{i}]")
+                _check_hyperparameter(base, name, item, ours, f"{where}[{i}]")
     elif isinstance(here, int | float | Tensor) or isinstance(value, int | float | Tensor):
-        _check_hyperparameter(base, name, value, where)
+        _check_hyperparameter(base, name, value, here, where)
 
 
-def _check_hyperparameter(base: Optimizer, name: str, value: Any, where: str) -> None:
+def _check_hyperparameter(base: Optimizer, name: str, value: Any, here: Any, where: str) -> None:
+    """Raise unless a number is in range; one that is negative here may be negative."""
     known, high = is_from_torch(base), math.inf
     if known and name in _COUNTS:
         check_count(value, where, low=1)
     if known:
         high = _HIGHEST.get((type(base).__name__, name), _HIGHEST.get(("", name), math.inf))
-    low = 0.0 if known and name not in _SIGNED else -math.inf
+    negative = isinstance(here, int | float) and here < 0
+    low = 0.0 if known and name not in _SIGNED and not negative else -math.inf
     if isinstance(value, Tensor):
         check_storage(value, where)
         if value.numel() != 1 or not value.is_floating_point():

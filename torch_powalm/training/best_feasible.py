@@ -14,6 +14,7 @@ from torch_powalm.state_checks import (
     check_keys,
     check_list,
     check_number,
+    check_storage,
     refuse,
 )
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, largest, rank
@@ -166,6 +167,8 @@ def check_model(model: nn.Module, state: Any, where: str) -> None:
     for name, here in own.items():
         found, place = state[name], f"{where}[{name!r}]"
         if isinstance(here, Tensor):
+            if isinstance(found, Tensor):
+                check_storage(found, place, sparse=here.is_sparse)
             fits = isinstance(found, Tensor) and found.shape == here.shape
             if not fits or found.is_floating_point() != here.is_floating_point():
                 refuse(place, f"be a tensor of shape {tuple(here.shape)} and {here.dtype}", found)

@@ -7,6 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from torch_powalm.training.augmented_gradient import AugmentedGradient
+from torch_powalm.training.distributed.backward_hook import watch_backward
 from torch_powalm.training.monitor import Monitor
 from torch_powalm.training.prox_terms import ProxTerms
 
@@ -31,8 +32,9 @@ def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     if new.dual.started and new.dual.y.device != new.blocks.host:
         state = {**new.dual.state_dict(), "y": new.dual.y.to(new.blocks.host)}
         new.dual.take_over(new.units.restored_dual(new.dual, state, new.blocks))
-    parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.ranks
-    new.gradient = AugmentedGradient(*parts, old.gradient.finite.on_nonfinite)
+    parts = new.blocks, new.dual, new.units, new.estimate, new.epoch, new.schedule
+    new.gradient = AugmentedGradient(*parts, new.ranks, old.gradient.finite.on_nonfinite)
+    watch_backward(new.gradient)
     new.monitor = Monitor(new)
     new.monitor.history = old.monitor.history
     return new

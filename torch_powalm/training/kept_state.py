@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -99,7 +98,7 @@ def _check_scalar(value: Any, where: str) -> None:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(value, Tensor):
         check_storage(value, where)
-        if value.numel() != 1 or value.dtype not in (torch.float32, torch.float64):
+        if value.numel() != 1 or not value.is_floating_point():
             refuse(where, "be a number", value)
     elif not plain:
         refuse(where, "be a number", value)

@@ -78,7 +78,9 @@ class Margin:
             if name is not None and not known.get(name, False):
                 raise KeyError(f"margin has no inequality {name!r}")
             names = [n for n, inequality in known.items() if inequality] if name is None else [name]
-            self.pieces |= {n: torch.full((sizes[n],), float(value)) for n in names if value > 0}
+            given = float(value)
+            full = {n: torch.full((sizes[n],), given, dtype=torch.float64) for n in names}
+            self.pieces |= full if given > 0 else {}
 
     def is_due(self, steps_done: int) -> bool:
         """Whether to read the held-out data: not more often than the training reads as much."""

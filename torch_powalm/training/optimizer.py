@@ -132,8 +132,8 @@ class PowerALMOptimizer(MultiplierUpdate):
             Margin(margin, held_out, constraints),
             check_finite,
         )
-        parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.ranks
-        self.gradient = AugmentedGradient(*parts, on_nonfinite)
+        parts = self.blocks, self.dual, self.units, self.estimate, self.epoch, self.schedule
+        self.gradient = AugmentedGradient(*parts, self.ranks, on_nonfinite)
         watch_backward(self.gradient)
         self.prox, self.monitor = ProxTerms(prox or {}, base), Monitor(self)
 

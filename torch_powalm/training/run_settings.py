@@ -8,12 +8,14 @@ import torch
 
 from torch_powalm.dual import DualState
 from torch_powalm.dual_settings import SIGMAS
+from torch_powalm.functional import norm
 from torch_powalm.state_checks import check_count, refuse
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block import Block
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.agreement import Description
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.update_schedule import UpdateSchedule
 
 _KINDS = tuple(
     f"{kind} of the {of}" for kind in ("equality", "inequality") for of in ("parameters", "batch")
@@ -69,6 +71,7 @@ def signature(
     blocks: BlockVector,
     units: AutomaticUnits,
     epoch: EpochStatistics,
+    schedule: UpdateSchedule,
     on_nonfinite: str,
 ) -> Description:
     """Return all that must be the same on every rank, as text by name."""
@@ -88,9 +91,14 @@ def signature(
         "the order of the constraints": order,
         **{name: repr(value) for name, value in found.items()},
         "warm_up": repr(epoch.warm_up),
+        "updates": repr(schedule.updates),
+        "total_steps": repr(schedule.total_steps),
+        "check_finite": "at_update" if blocks.deferred else "every_step",
         "on_nonfinite": on_nonfinite,
         "steps done": repr(epoch.total_steps),
         "multiplier updates done": repr(dual.k - 1),
+        "the norm of the multipliers": f"{norm(dual.y):.6g}",
+        "the penalty": f"{dual.beta:.6g}",
         "the trained parameters": f"{len(blocks.params)} tensors of {numbers} numbers",
         "the version of torch": str(torch.__version__),
         "the version of torch-powalm": _version(),

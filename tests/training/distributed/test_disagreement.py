@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from experiments.attacks.rank_disagreements import KINDS
 from tests.processes import ROOT
 from torch_powalm.training.distributed.agreement import deadline
@@ -15,6 +13,8 @@ SOME = [
     "counts",
     "leaves out one augment",
     "leaves out one update",
+    "leaves out one step",
+    "parameters only: updates once more",
 ]
 
 
@@ -36,6 +36,8 @@ def test_some_kinds_of_disagreement_under_ddp():
         "the batch of augment() must be the same on all ranks, got 1 numbers of float64 of 'rate'",
         "augment() for the 5th time on ranks 0, 1, 2 and backward for the 5th time on rank 3",
         "update_multipliers() for the 2nd time on ranks 0, 1, 2 and augment() for the 7th time on",
+        "the number of steps must be the same on all ranks, got 5 on ranks 0, 1, 2 and 4 on rank 3",
+        "backward for the 5th time on ranks 0, 1, 2 and update_multipliers() for the 2nd time on",
     ):
         assert message in printed, printed
 
@@ -50,7 +52,11 @@ def test_the_deadline_can_be_set(monkeypatch):
     assert deadline() == 60.0
 
 
-@pytest.mark.slow
-def test_a_kind_of_disagreement_under_fsdp2():
-    printed = run("--sharded", "another nu")
-    assert "1 of 1 kinds: an error by name on all ranks" in printed, printed
+def test_kinds_of_disagreement_under_fsdp2():
+    printed = run("--sharded", "another nu", "leaves out one augment", "leaves out one update")
+    assert "3 of 3 kinds: an error by name on all ranks" in printed, printed
+    for message in (
+        "augment() for the 5th time on ranks 0, 1, 2 and backward for the 5th time on rank 3",
+        "update_multipliers() for the 2nd time on ranks 0, 1, 2 and forward for the 6th time on",
+    ):
+        assert message in printed, printed

@@ -29,7 +29,8 @@ Description = dict[str, str]
 DEADLINE = 12.0  # seconds until all ranks must have used their optimizers for the first time
 _WORDS = 8  # numbers of a digest
 _MODULUS = 64  # of counters in a header: their squares stay exact in float32 over 4,000 ranks
-_DOING = ("backward", "augment()", "update_multipliers()", "augment() with other values")
+_DOING = ("backward", "augment()", "update_multipliers()", "augment() with other values", "forward")
+_HEADER = 6  # numbers: what is done, how often, after how many steps, and their squares
 _WATCHED = 5  # first backward passes in which the ranks meet
 _contacts = 0  # first uses of optimizers in this process
 
@@ -51,7 +52,9 @@ class Agreement:
         self._group: Any = None
         self._layout: list[str] | None = None  # of the sums of a batch, as agreed
         self._size, self._dtype = 0, torch.float32  # of the buffer of these sums
-        self._counts = [0, 0, 0, 0]  # by what was done
+        self._counts = [0] * len(_DOING)  # by what was done
+        self._met = False  # in this step, in a forward or backward pass
+        self._steps = 0  # done, or skipped
 
     def meet(
         self, describe: Callable[[], Description], device: torch.device, sharded: bool
@@ -118,40 +121,61 @@ class Agreement:
 
     def _header(self, doing: int, device: torch.device) -> Tensor:
         self._counts[doing] += 1
-        numbers = doing, self._counts[doing] % _MODULUS
+        numbers = doing, self._counts[doing] % _MODULUS, self._steps % _MODULUS
         return torch.tensor([*numbers, *(n * n for n in numbers)], dtype=self._dtype, device=device)
 
     def check_header(self, summed: Tensor, doing: int, what: str = "") -> None:
         """Raise on all ranks if they did not all do this for the same time."""
-        size, (a, b, aa, bb) = dist.get_world_size(self._group), map(round, summed.tolist())
-        if size * aa == a * a and size * bb == b * b:
+        size = dist.get_world_size(self._group)
+        sums = [round(x) for x in summed.tolist()]
+        # Numbers are equal if the sum of their squares is that of their mean.
+        if all(size * b == a * a for a, b in zip(sums[:3], sums[3:], strict=True)):
             return
+        everyone: list[Any] = [None] * size
+        dist.all_gather_object(everyone, self._doing(doing, what), group=self._group)
+        self._raise(everyone)
+
+    def _doing(self, doing: int, what: str = "") -> Description:
         mine = f"{_DOING[doing]} {what}".strip()
         mine += f" for the {_ordinal(self._counts[doing])} time"
-        everyone: list[Any] = [None] * size
-        dist.all_gather_object(everyone, {"what a rank does": mine}, group=self._group)
-        self._raise(everyone)
+        return {"what a rank does": mine, "the number of steps": repr(self._steps)}
 
     def _join(self, doing: int, device: torch.device, what: str = "") -> None:
         """Take part in a collective of the other ranks, and raise if they do something else."""
         if self._layout is None:  # no batch so far
             self._counts[doing] += 1
-            times = f"{_DOING[doing]} for the {_ordinal(self._counts[doing])} time"
-            return self._compare({"what a rank does": times}, device)
+            return self._compare(self._doing(doing), device)
         buffer = torch.cat(
             [self._header(doing, device), torch.zeros(self._size, dtype=self._dtype, device=device)]
         )
         all_reduce(buffer, self._group)
-        self.check_header(buffer[:4], doing, what)
+        self.check_header(buffer[:_HEADER], doing, what)
 
     def before_update(self, device: torch.device) -> None:
         """Check that all ranks update their multipliers now."""
         self._join(2, device)
 
-    def in_backward(self, device: torch.device, augmented: bool) -> None:
-        """Check in the first backward passes and in any without `augment` that all do the same."""
+    def in_forward(self, device: torch.device) -> None:
+        """Check in the first forward pass of a step that all ranks begin one."""
+        if self._group is not None and not self._met:
+            self._met = True
+            self._join(4, device)
+
+    def in_backward(self, device: torch.device, augmented: bool | None) -> None:
+        """Check that all ranks do the same in the first backward passes and any without `augment`.
+
+        Without batch blocks, `augmented` is None: then ranks meet in one pass of every step.
+        """
+        if augmented is None:
+            if self._met:
+                return
+            self._met = True
         if not augmented or self._counts[0] < _WATCHED:
             self._join(0, device)
+
+    def end_step(self) -> None:
+        """Count a step, and meet again in the next one."""
+        self._met, self._steps = False, self._steps + 1
 
 
 def _wait_for_all(ranks: list[int]) -> None:
