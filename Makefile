@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint mutants attack docs package demo demo-training reproduce train bench constraint-bench clean
+.PHONY: test lint mutants attack docs docs-pages package demo demo-training reproduce train bench constraint-bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -34,6 +34,14 @@ attack: $(VENV)/dev
 docs: $(VENV)/docs
 	$(if $(FAST),POWALM_GALLERY_FAST=1) $(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
+
+# Looks at the built pages in headless Chromium: axe on every page at two widths, light and dark, pictures
+# of six of them in outputs/pages, a search. Needs node and Chromium (CHROMIUM=PATH).
+PAGES := outputs/pages
+docs-pages:
+	mkdir -p $(PAGES)
+	npm install --silent --no-save --prefix $(PAGES) axe-core@4 puppeteer-core@24
+	NODE_PATH=$(PAGES)/node_modules $(if $(CHROMIUM),CHROMIUM=$(CHROMIUM)) node docs/check_pages.cjs docs/_build/html $(PAGES)
 
 # Wheel and sdist in dist/, checked. POWALM_REPOSITORY=URL makes the links of the README absolute; in the
 # release workflow and in a clone with a remote the address is known.

@@ -94,3 +94,23 @@ def test_prices_need_a_positive_number_of_updates():
     (all_updates,) = optimizer.prices(last=1000)["cap"]
     (few,) = optimizer.prices(last=3)["cap"]
     assert all_updates.high - all_updates.low > few.high - few.low
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 1.0])
+def test_prices_of_noisy_batches_are_the_slope_of_the_loss_where_the_training_ends(noise):
+    """min ½(x − 2)² s.t. E(x − 1 + noise) ≤ 0: wherever x settles, a unit of it costs 2 − x."""
+    generator = torch.Generator().manual_seed(0)
+    x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    constraints = ConstraintRegistry()
+    constraints.inequality("mean", size=1)
+    optimizer = PowerALMOptimizer(torch.optim.SGD([x], lr=0.05), constraints, total_steps=600)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 600)
+    for _ in range(600):
+        optimizer.zero_grad()
+        value = x - 1 + noise * torch.randn(1, generator=generator, dtype=torch.float64)
+        optimizer.augment((x - 2).square().sum() / 2, mean=value).backward()
+        optimizer.step()
+        schedule.step()
+    (price,) = optimizer.prices()["mean"]
+    assert price.value == pytest.approx(2 - x.item(), rel=0.02 + 0.5 * noise)
+    assert price.low <= price.value <= price.high

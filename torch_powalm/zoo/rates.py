@@ -129,9 +129,11 @@ def _between(rates: Tensor, low: float, high: float) -> Tensor:
 
 
 def _differences(rates: Tensor, bound: float) -> Tensor:
-    groups = rates.shape[1]
-    first, second = torch.tensor([(a, b) for a in range(groups) for b in range(groups) if a != b]).T
-    return rates[:, first] - rates[:, second] - bound
+    cases, groups = rates.shape
+    square = (rates - bound).unsqueeze(2) - rates.unsqueeze(1)
+    # Without its last entry, a square in rows of one more has its diagonal in the first column.
+    rows = square.reshape(cases, -1)[:, :-1].view(cases, groups - 1, groups + 1)
+    return rows[:, :, 1:].reshape(cases, -1)
 
 
 def _from_statistics(statistics: Tensor, rule: Rule, groups: int) -> Tensor:
