@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint mutants attack docs package demo demo-training reproduce train bench constraint-bench clean
+.PHONY: test lint mutants attack docs docs-pages package demo demo-training reproduce train bench constraint-bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -34,6 +34,14 @@ attack: $(VENV)/dev
 docs: $(VENV)/docs
 	$(if $(FAST),POWALM_GALLERY_FAST=1) $(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
+
+# Looks at the built pages in headless Chromium: axe on every page at two widths, light and dark, pictures
+# of six of them in outputs/pages, a search. Needs node and Chromium (CHROMIUM=PATH).
+PAGES := outputs/pages
+docs-pages:
+	mkdir -p $(PAGES)
+	npm install --silent --no-save --prefix $(PAGES) axe-core@4 puppeteer-core@24
+	NODE_PATH=$(PAGES)/node_modules $(if $(CHROMIUM),CHROMIUM=$(CHROMIUM)) node docs/check_pages.cjs docs/_build/html $(PAGES)
 
 # Wheel and sdist in dist/, checked. POWALM_REPOSITORY=URL makes the links of the README absolute; in the
 # release workflow and in a clone with a remote the address is known.
@@ -60,7 +68,7 @@ IMAGES = data.root=$(if $(DATA),$(DATA),outputs/data) data.download=$(if $(DATA)
 SOLVE = $(BIN)/python -m experiments.solve -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS) \
 	progress=false output=$(RUNS)
 reproduce: $(VENV)/dev
-	$(BIN)/python -m experiments.features -m dataset=mnist,fashion_mnist $(IMAGES)
+	$(BIN)/python -m experiments.features -m dataset=mnist,fashion_mnist features.seed=0,1,2 $(IMAGES)
 	$(SOLVE) experiment=gevp
 	$(SOLVE) experiment=gevp nu=0.1,0.3,0.5,0.7,0.9 seed=0
 	$(SOLVE) experiment=gevp alm=paper_text
@@ -70,6 +78,9 @@ reproduce: $(VENV)/dev
 	$(SOLVE) experiment=qp_double alm=paper_text
 	$(SOLVE) experiment=clustering_mnist $(IMAGES)
 	$(SOLVE) experiment=clustering_fashion $(IMAGES)
+	$(SOLVE) experiment=clustering_mnist alm=paper_text $(IMAGES)
+	$(SOLVE) experiment=clustering_fashion alm=paper_text $(IMAGES)
+	$(SOLVE) experiment=clustering_mnist alm=paper_all_iterations nu=0.7,0.8,1.0 seed=0 $(IMAGES)
 	$(SOLVE) experiment=beyond
 	$(SOLVE) experiment=beyond problem=clustering_mnist,clustering_fashion seed=0 $(IMAGES)
 	$(SOLVE) experiment=qp_double 'seed=range(10,100)'

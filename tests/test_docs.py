@@ -1,5 +1,6 @@
 """The Python blocks of README and docs run as printed, one after the other."""
 
+import importlib.util
 import inspect
 import os
 import re
@@ -77,6 +78,7 @@ def test_the_solving_blocks_run_as_printed():
 
 ELSEWHERE = {
     "index.md",
+    "coming_from/deepxde.md",
     "training.md",
     "solving.md",
     "lightning.md",
@@ -177,20 +179,32 @@ def test_the_lightning_blocks_run_as_printed(tmp_path, capsys):
     assert names["state"]["step"] == 3
 
 
-def test_the_distributed_block_runs_as_printed(tmp_path):
-    (block,) = blocks(DISTRIBUTED)
-    script = tmp_path / "train.py"
-    script.write_text(block)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **one}
+def run_alone(blocks, script, **variables):
+    """Run blocks in a process of their own, and return what they print."""
+    script.write_text("".join(blocks))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     result = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("update ") == 3
+    return result.stdout
+
+
+def test_the_distributed_block_runs_as_printed(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    printed = run_alone(blocks(DISTRIBUTED), tmp_path / "train.py", **one)
+    assert printed.count("update ") == 3
+
+
+def test_the_deepxde_blocks_run_as_printed(tmp_path):
+    if importlib.util.find_spec("deepxde") is None:  # importing it here would fix its backend
+        pytest.skip("deepxde is not installed")
+    page = (DOCS / "coming_from" / "deepxde.md").read_text()
+    printed = run_alone(blocks(page), tmp_path / "pde.py", DDE_BACKEND="pytorch")  # it asserts
+    assert re.search(r"condition_0 +met", printed)
 
 
 def test_the_counts_of_the_walk_are_those_of_the_code():
