@@ -68,7 +68,7 @@ IMAGES = data.root=$(if $(DATA),$(DATA),outputs/data) data.download=$(if $(DATA)
 SOLVE = $(BIN)/python -m experiments.solve -m hydra/launcher=joblib hydra.launcher.n_jobs=$(JOBS) \
 	progress=false output=$(RUNS)
 reproduce: $(VENV)/dev
-	$(BIN)/python -m experiments.features -m dataset=mnist,fashion_mnist $(IMAGES)
+	$(BIN)/python -m experiments.features -m dataset=mnist,fashion_mnist features.seed=0,1,2 $(IMAGES)
 	$(SOLVE) experiment=gevp
 	$(SOLVE) experiment=gevp nu=0.1,0.3,0.5,0.7,0.9 seed=0
 	$(SOLVE) experiment=gevp alm=paper_text
@@ -78,6 +78,9 @@ reproduce: $(VENV)/dev
 	$(SOLVE) experiment=qp_double alm=paper_text
 	$(SOLVE) experiment=clustering_mnist $(IMAGES)
 	$(SOLVE) experiment=clustering_fashion $(IMAGES)
+	$(SOLVE) experiment=clustering_mnist alm=paper_text $(IMAGES)
+	$(SOLVE) experiment=clustering_fashion alm=paper_text $(IMAGES)
+	$(SOLVE) experiment=clustering_mnist alm=paper_all_iterations nu=0.7,0.8,1.0 seed=0 $(IMAGES)
 	$(SOLVE) experiment=beyond
 	$(SOLVE) experiment=beyond problem=clustering_mnist,clustering_fashion seed=0 $(IMAGES)
 	$(SOLVE) experiment=qp_double 'seed=range(10,100)'

@@ -16,8 +16,9 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from experiments import paper_numbers as paper
 from experiments.atomic_files import replacing
 from experiments.cluster_picture import picture
+from experiments.clustering_tables import LIMIT
 from experiments.run_folder import Run
-from experiments.tables import by_iterations, count
+from experiments.tables import by_iterations, count, with_rule
 
 COLORS = {  # one for each ν, in all figures
     0.1: "#7f7f7f",
@@ -41,26 +42,47 @@ LOOPS = {  # the paper's methods
     "AcceleratedGradient": "the paper's double loop",
     "ProximalPoint": "the paper's triple loop",
 }
-ENOUGH = 30  # values for a violin; fewer are dots alone
+SIGNS = {  # marker and label of a count that is not one of the paper's rule
+    "paper_text": ("^", "ours, step of Algorithm 1"),
+    "paper": ("^", "ours, step of Algorithm 1"),
+    "paper_all_iterations": ("s", "ours, N iterations each"),
+}
+WITH_OURS = "paper"  # the rule with our certificate: where there are no others
 HOLLOW = {"markerfacecolor": "none", "linestyle": "none", "markersize": 5}
 
 
 def convergence(runs: Sequence[Run], experiment: str) -> Figure:
-    """Violation and suboptimality during the run with the first seed, and the count by ν."""
-    all_first = sorted((run for run in runs if run.run["seed"] == 0), key=_nu)
-    first = [run for run in all_first if run.config["rule"] != "paper_text"]
+    """Violation and suboptimality of the first instance, and the counts by ν.
+
+    For clusterings also the violation by subproblem, and the counts of all instances.
+    """
+    runs = sorted(_current(runs), key=_nu)
+    clusterings = "clusters" in runs[0].run
+    all_first = [run for run in runs if run.run["seed"] == 0]
+    first = with_rule(all_first, "paper_runs", "paper") or all_first
     drawn = paper.curves(experiment, "violation").keys() & {_nu(run) for run in first}
-    figure, (violation, suboptimality, powers) = plt.subplots(
-        1, 3, figsize=(12, 3.6), layout="constrained"
+    panels = 4 if clusterings else 3
+    figure, (violation, suboptimality, *by_subproblem, powers) = plt.subplots(
+        1, panels, figsize=(4 * panels, 3.6), layout="constrained"
     )
     for run in first:
         if _nu(run) in drawn or not drawn:
             history, start = run.history, run.result["start"]
             x = [0, *_counts(run)]
             style = {"color": color(_nu(run)), "linewidth": 1.2, "marker": ".", "markersize": 4}
-            violation.semilogy(x, [start["primal_residual"], *history["primal_residual"]], **style)
+            violations = [start["primal_residual"], *history["primal_residual"]]
+            violation.semilogy(x, violations, **style)
+            for axis in by_subproblem:
+                axis.semilogy(violations, **style)
             gaps = [abs(f - minimum(run)) for f in (start["objective"], *history["objective"])]
             suboptimality.semilogy(x, gaps, **style)
+    for axis in by_subproblem:
+        for run in with_rule(all_first, "paper_all_iterations"):
+            violations = [run.result["start"]["primal_residual"], *run.history["primal_residual"]]
+            label = f"N iterations each, ν = {_nu(run):g}"
+            axis.semilogy(violations, ":", color=color(_nu(run)), linewidth=1.5, label=label)
+            axis.legend(frameon=False)
+        _papers_subproblems(axis, experiment)
     for axis, panel in ((violation, "violation"), (suboptimality, "suboptimality")):
         for nu, points in paper.curves(experiment, panel).items():
             axis.semilogy(*zip(*points, strict=True), marker="o", color=color(nu), **HOLLOW)
@@ -73,34 +95,7 @@ def convergence(runs: Sequence[Run], experiment: str) -> Figure:
     _bound_below(suboptimality, 1e-7)
     theirs = paper.curves(experiment, "violation").keys()
     _legend(violation, sorted(theirs | {_nu(run) for run in first if not drawn}), bool(theirs))
-    _counts_by_nu(powers, all_first, experiment)
-    return figure
-
-
-def violins(runs: Sequence[Run], experiment: str) -> Figure:
-    """Distribution of counts and objectives over the instances, by ν."""
-    runs = [run for run in runs if run.config["rule"] != "paper_text"]
-    figure, (counts, objectives) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    nus = sorted({_nu(run) for run in runs})
-    labels = []
-    for i, nu in enumerate(nus):
-        of_nu = [run for run in runs if _nu(run) == nu]
-        good = [run for run in of_nu if run.converged]
-        _violin(counts, i, [np.log10(count(run)) for run in good], color(nu))
-        _violin(objectives, i, [float(run.result["objective"]) for run in good], color(nu))
-        theirs = np.log10(paper.trials(experiment).get(nu, []))
-        counts.plot(np.full(len(theirs), i + 0.3), theirs, marker="o", color=color(nu), **HOLLOW)
-        failed = f"\n{len(of_nu) - len(good)} failed" if len(good) < len(of_nu) else ""
-        labels.append(f"{nu:g}\n{len(of_nu)} runs{failed}")
-    for axis in (counts, objectives):
-        axis.set_xlim(-0.6, len(nus) - 0.4)
-        axis.set_xticks(range(len(nus)), labels)
-        axis.set_xlabel("ν")
-    _log_ticks(counts)
-    counts.set_ylabel(unit(runs))
-    objectives.set_ylabel("objective at the end")
-    hollow = Line2D([], [], marker="o", color="0.3", label="the paper's table", **HOLLOW)
-    counts.legend(handles=[hollow], frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
+    _counts_by_nu(powers, runs if clusterings else all_first, experiment)
     return figure
 
 
@@ -180,16 +175,6 @@ def minimum(run: Run) -> float:
     return float(run.result["lagrangian"] if known is None else known)
 
 
-def _violin(axis: Axes, x: int, values: Sequence[float], shade: str) -> None:
-    if len(values) >= ENOUGH and len(set(values)) > 1:
-        parts = axis.violinplot(values, [x], widths=0.8, showextrema=False, showmedians=True)
-        for body in parts["bodies"]:
-            body.set_facecolor(shade)
-            body.set_alpha(0.35)
-        parts["cmedians"].set_color(shade)
-    axis.plot(x + np.linspace(-0.12, 0.12, len(values)), values, ".", color=shade, markersize=3)
-
-
 def _nu(run: Run) -> float:
     return float(run.config["nu"])
 
@@ -201,19 +186,35 @@ def _counts(run: Run) -> list[float]:
     return run.history["gradient_calls"]
 
 
+def _current(runs: Sequence[Run]) -> list[Run]:
+    """The runs without those with our certificate, if there are others."""
+    others = [run for run in runs if run.config["rule"] != WITH_OURS]
+    return others or list(runs)
+
+
+def _papers_subproblems(axis: Axes, experiment: str) -> None:
+    """The paper's violation by subproblem; all of its subproblems take `LIMIT` iterations."""
+    for nu, points in paper.curves(experiment, "violation").items():
+        count, value = zip(*points, strict=True)
+        axis.semilogy([i / LIMIT for i in count], value, marker="o", color=color(nu), **HOLLOW)
+    axis.set_xlim(left=0)
+    axis.set_xlabel("subproblems")
+    axis.set_ylabel("‖A(x)‖")
+
+
 def _counts_by_nu(axis: Axes, runs: Sequence[Run], experiment: str) -> None:
     for nu, value in paper.counts(experiment).items():
         axis.plot(nu, value, marker="o", color=color(nu), **HOLLOW)
     for run in runs:
-        marker = "x" if not run.converged else "^" if run.config["rule"] == "paper_text" else "o"
+        marker = SIGNS.get(run.config["rule"], ("o", ""))[0] if run.converged else "x"
         axis.plot(_nu(run), count(run), marker, color=color(_nu(run)), markersize=5)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axis.set_xlabel("power ν")
     axis.set_ylabel(unit(runs))
     signs = {"ours": {"marker": "o", "linestyle": "none"}, "the paper's": {"marker": "o", **HOLLOW}}
-    if any(run.config["rule"] == "paper_text" for run in runs):
-        signs["ours, step of Algorithm 1"] = {"marker": "^", "linestyle": "none"}
+    for marker, name in dict.fromkeys(filter(None, (SIGNS.get(r.config["rule"]) for r in runs))):
+        signs[name] = {"marker": marker, "linestyle": "none"}
     if not all(run.converged for run in runs):
         signs["ours, did not converge"] = {"marker": "x", "linestyle": "none"}
     handles = [Line2D([], [], color="0.3", label=name, **style) for name, style in signs.items()]
@@ -229,11 +230,3 @@ def _legend(axis: Axes, nus: Sequence[float], with_paper: bool) -> None:
 
 def _bound_below(axis: Axes, bottom: float) -> None:
     axis.set_ylim(bottom=max(axis.get_ylim()[0], bottom))
-
-
-def _log_ticks(axis: Axes) -> None:
-    """Labels 10^k for an axis of logarithms."""
-    low, high = axis.get_ylim()
-    labels = [value for k in range(int(low) - 1, int(high) + 2) for value in (10.0**k, 3 * 10.0**k)]
-    inside = [value for value in labels if low <= np.log10(value) <= high]
-    axis.set_yticks(np.log10(inside), [f"{value:,.0f}" for value in inside])

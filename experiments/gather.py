@@ -22,7 +22,15 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from experiments import dual_step_evidence, figures, reproduction_report, run_tables, tables
+from experiments import (
+    clustering_tables,
+    dual_step_evidence,
+    figures,
+    reproduction_report,
+    run_tables,
+    tables,
+    violins,
+)
 from experiments.atomic_files import write_text
 from experiments.run_folder import Run
 
@@ -103,13 +111,13 @@ def make_tables(runs: Sequence[Run]) -> Iterator[tuple[str, list[tables.Row]]]:
     """The tables that can be made of the runs, by name."""
     for experiment, made in run_tables.by_experiment(runs):
         if clusterings := [run for run in made if "clusters" in run.run]:
-            yield f"{experiment}_clusters", tables.clustering(clusterings)
+            yield f"{experiment}_clusters", clustering_tables.single_runs(clusterings)
         if experiment in ("qp_double", "qp_triple", "gevp"):
             yield experiment, tables.trials(made, experiment)
         if experiment == "gevp":
             yield "gevp_powers", tables.powers(made, experiment)
         if experiment == "beyond":
-            yield "beyond", tables.beyond(made, _references(runs))
+            yield "beyond", tables.beyond(made, tables.papers_choice(runs))
 
 
 def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
@@ -121,18 +129,13 @@ def make_figures(runs: Sequence[Run]) -> Iterator[tuple[str, Figure]]:
         if experiment == "gevp":
             yield "dual_step", dual_step_evidence.figure(figures.color)
         if experiment in ("qp_double", "qp_triple"):
-            yield experiment, figures.violins(made, experiment)
+            yield experiment, violins.figure(made, experiment)
         if experiment == "beyond":
-            yield "beyond", figures.beyond(made, _references(runs))
+            yield "beyond", figures.beyond(made, tables.papers_choice(runs))
         for run in run_tables.pictured(made):
             case = run.config["case"]
             prefix = "" if experiment == case else f"{experiment}_"
             yield f"{prefix}{case}_images", figures.clusters(run)
-
-
-def _references(runs: Sequence[Run]) -> list[Run]:
-    """The runs with the paper's settings, with the dual step of its runs where there are both."""
-    return [run for run in runs if run.config["rule"] in ("paper", "paper_runs")]
 
 
 if __name__ == "__main__":

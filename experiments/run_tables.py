@@ -79,6 +79,8 @@ def by_experiment(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
 def pictured(runs: Sequence[Run]) -> list[Run]:
     """The runs of an experiment whose clusters are drawn: of every data set the ν nearest to 0.8.
 
+    Among several those with the paper's rule and of the first instance are preferred.
+
     Not those of `beyond`, whose pictures would repeat those of the clustering experiments.
     """
     clusterings = [r for r in runs if "clusters" in r.run and r.config["name"] != "beyond"]
@@ -86,7 +88,11 @@ def pictured(runs: Sequence[Run]) -> list[Run]:
     return [
         min(
             (run for run in clusterings if run.config["case"] == case),
-            key=lambda run: abs(run.config["nu"] - 0.8),
+            key=lambda run: (
+                abs(run.config["nu"] - 0.8),
+                run.config["rule"] != "paper_runs",
+                run.run["seed"],
+            ),
         )
         for case in cases
     ]

@@ -5,17 +5,35 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from scipy.stats import mannwhitneyu
+
 from experiments import paper_numbers as paper
 from experiments.atomic_files import write_csv, write_text
 from experiments.run_folder import Run
 
 Row = dict[str, str]
 MISSING = "–"
-RULES = {  # the paper's settings by dual step; the last one has our certificate, too
+RULES = {  # the paper's settings by dual step and by what ends a run or its subproblems
     "paper_runs": "σ_1/√(k+1)",
+    "paper_all_iterations": "σ_1/√(k+1), N iterations each",
     "paper_text": "Algorithm 1",
     "paper": "Algorithm 1, our certificate",
 }
+
+
+def with_rule(runs: Sequence[Run], *rules: str) -> list[Run]:
+    """The runs of every experiment with the first of these rules that it was run with."""
+    chosen = {}
+    for run in runs:
+        name, rule = run.config["name"], run.config["rule"]
+        if rule in rules:
+            chosen[name] = min(chosen.get(name, rule), rule, key=rules.index)
+    return [run for run in runs if chosen.get(run.config["name"]) == run.config["rule"]]
+
+
+def papers_choice(runs: Sequence[Run]) -> list[Run]:
+    """The runs with the paper's settings, with the dual step of its runs where there are such."""
+    return with_rule(runs, "paper_runs", "paper")
 
 
 def count(run: Run) -> float:
@@ -28,39 +46,8 @@ def by_iterations(run: Run) -> bool:
     return "clusters" in run.run or run.config["method"] == "UPFAG"
 
 
-def clustering(runs: Sequence[Run]) -> list[Row]:
-    """One row for each run: cost, residuals and quality of the clusters."""
-    rows = []
-    for run in sorted(runs, key=lambda run: (run.config["name"], run.config["case"], _order(run))):
-        case, nu = run.config["case"], run.config["nu"]
-        found, k_means = run.run["clusters"], run.run["clusters"]["k_means"]
-        reference = paper.counts(case).get(nu)
-        rows.append(
-            {
-                "data": case.removeprefix("clustering_"),
-                "method": f"{run.config['method']}, {run.config['rule']}",
-                "ν": f"{nu:g}",
-                "status": run.run["status"],
-                "iterations": whole(run.result["inner_iterations"]),
-                "paper": whole(reference),
-                "ratio": ratio(run.result["inner_iterations"], reference),
-                "gradients": whole(run.result["gradient_calls"]),
-                "‖A‖": small(run.result["primal_residual"]),
-                "dual": small(run.result["dual_residual"]),
-                "objective": f"{run.result['objective']:.2f}",
-                "accuracy": f"{found['accuracy']:.3f}",
-                "NMI": f"{found['nmi']:.3f}",
-                "ARI": f"{found['ari']:.3f}",
-                "k-means accuracy": f"{k_means['accuracy']:.3f}",
-                "k-means NMI": f"{k_means['nmi']:.3f}",
-                "k-means ARI": f"{k_means['ari']:.3f}",
-            }
-        )
-    return rows
-
-
 def trials(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
-    """One row for each ν of a table of the paper and each dual step: means over the first seeds."""
+    """One row for each ν of a table of the paper and each dual step: counts of the first seeds."""
     theirs = paper.trials(experiment)
     quality = "suboptimality" if experiment == "gevp" else "dual_residual"
     rows = []
@@ -78,16 +65,10 @@ def trials(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
                 "ratio": ratio(mean, fmean(theirs[nu])),
                 "median (range)": spread([count(run) for run in good]),
                 "converged": f"{len(good)} of {len(of_nu)}",
-                "‖A‖": small(average(run.result["primal_residual"] for run in good)),
-                "paper ‖A‖": small(fmean(paper.trials(experiment, "primal_residual")[nu])),
-                quality.replace("_", " "): small(average(map(QUALITY[quality], good))),
-                f"paper {quality.replace('_', ' ')}": small(
-                    fmean(paper.trials(experiment, quality)[nu])
-                ),
-                "ends on ‖A‖": _ends_on_violation(
+                "ends on ‖A‖": ends_on_violation(
                     [(run.result["primal_residual"], QUALITY[quality](run)) for run in good]
                 ),
-                "paper ends on ‖A‖": _ends_on_violation(
+                "paper ends on ‖A‖": ends_on_violation(
                     zip(
                         paper.trials(experiment, "primal_residual")[nu],
                         paper.trials(experiment, quality)[nu],
@@ -101,7 +82,31 @@ def trials(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
     return rows
 
 
-def _ends_on_violation(pairs: Iterable[tuple[float, float]]) -> str:
+def residuals(runs: Sequence[Run], experiment: str, trials: int = 10) -> list[Row]:
+    """Violation and the other residual for each ν and dual step, beside the paper's trials.
+
+    Each with median and range, the ratio of the means, and the p-value of the two-sided rank-sum
+    test: of values at least as far apart if ours and the paper's were drawn alike.
+    """
+    quality = "suboptimality" if experiment == "gevp" else "dual_residual"
+    theirs = {name: paper.trials(experiment, name) for name in ("primal_residual", quality)}
+    first = [r for r in runs if r.run["seed"] < trials and r.config["nu"] in theirs[quality]]
+    rows = []
+    for nu, rule in sorted({(run.config["nu"], run.config["rule"]) for run in first}):
+        of_nu = [run for run in first if (run.config["nu"], run.config["rule"]) == (nu, rule)]
+        good = [run for run in of_nu if run.converged]
+        row = {"ν": f"{nu:g}", "dual step": RULES[rule]}
+        for name, label in (("primal_residual", "‖A‖"), (quality, quality.replace("_", " "))):
+            ours, others = [QUALITY[name](run) for run in good], theirs[name][nu]
+            row[label] = spread(ours, small)
+            row[f"paper's {label}"] = spread(others, small)
+            row[f"{label}, ratio"] = ratio(average(ours), fmean(others))
+            row[f"{label}, p"] = f"{mannwhitneyu(ours, others).pvalue:.2g}" if ours else MISSING
+        rows.append(row)
+    return rows
+
+
+def ends_on_violation(pairs: Iterable[tuple[float, float]]) -> str:
     """In how many runs the violation is the larger of the two numbers that must be below eps."""
     larger = [primal > other for primal, other in pairs]
     return f"{sum(larger)} of {len(larger)}" if larger else MISSING
@@ -110,7 +115,7 @@ def _ends_on_violation(pairs: Iterable[tuple[float, float]]) -> str:
 def powers(runs: Sequence[Run], experiment: str) -> list[Row]:
     """One row for each ν of a figure of the paper, first seed."""
     rows = []
-    for run in sorted(runs, key=lambda run: (_order(run), run.config["rule"])):
+    for run in sorted(runs, key=lambda run: (order(run), run.config["rule"])):
         if run.run["seed"] > 0:
             continue
         reference = paper.counts(experiment).get(run.config["nu"])
@@ -150,6 +155,7 @@ def beyond(runs: Sequence[Run], references: Sequence[Run]) -> list[Row]:
 
 
 QUALITY: dict[str, Callable[[Run], float]] = {
+    "primal_residual": lambda run: float(run.result["primal_residual"]),
     "dual_residual": lambda run: float(run.result["dual_residual"]),
     "suboptimality": lambda run: abs(run.result["objective"] - run.result["f_star"]),
 }
@@ -175,11 +181,12 @@ def average(values: Iterable[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def spread(values: Sequence[float]) -> str:
-    """Median and range."""
+def spread(values: Sequence[float], form: Callable[[float | None], str] | None = None) -> str:
+    """Median and range, written as counts or by `form`."""
     if not values:
         return MISSING
-    return f"{whole(median(values))} ({whole(min(values))}–{whole(max(values))})"
+    middle, low, high = ((form or whole)(f(values)) for f in (median, min, max))
+    return f"{middle} ({low}–{high})"
 
 
 def outcome(runs: Sequence[Run]) -> str:
@@ -204,7 +211,8 @@ def ratio(ours: float | None, theirs: float | None) -> str:
     return MISSING if ours is None or not theirs else f"{ours / theirs:.2g}"
 
 
-def _order(run: Run) -> tuple[float, int]:
+def order(run: Run) -> tuple[float, int]:
+    """ν, then the seed."""
     return run.config["nu"], run.run["seed"]
 
 

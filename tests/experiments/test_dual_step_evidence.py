@@ -3,7 +3,9 @@
 import pytest
 
 from experiments import dual_step_evidence as evidence
+from experiments import note_values
 from experiments import paper_numbers as paper
+from tests.experiments.tiny_runs import ROOT
 
 ROOT_RULE, PRINTED_RULE = evidence.RULES
 
@@ -53,3 +55,22 @@ def test_the_table_has_a_row_for_every_reading():
         "σ_k, σ_1/√(k+1)": "2.7735",
         "σ_k, Algorithm 1, line 3": "10.0000",
     }
+
+
+def test_the_page_for_the_authors_has_the_numbers_of_the_tables():
+    page = " ".join((ROOT / "docs" / "paper_dual_step.md").read_text().split())
+    found = evidence.readings(1.0)
+    assert f"y_12 = {found[0].y:.3f}, y_13 = {found[1].y:.3f}, …" in page
+    assert f"they give y_12 = {found[0].predicted[ROOT_RULE]:.3f}" in page
+    assert f"Line 3 gives y_12 = {found[0].predicted[PRINTED_RULE]:.3f}" in page
+    for steps in ([r.sigma for r in found[:5]], [r.steps[ROOT_RULE] for r in found[:5]]):
+        assert ", ".join(f"{step:.4f}" for step in steps) in page
+    values = note_values.values([])
+    assert values["gevp_rows"] == "50 of 50"
+    assert "all 50 rows of Table 3" in page
+    for name, text in (("gevp_violation", "‖A‖ = {}"), ("gevp_gap", "|f − f*| = {}")):
+        digits, exponent = values[name].split("e")
+        power = exponent.lstrip("-0").translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        assert text.format(f"{digits} · 10⁻{power}") in page
+    assert f"{values['double_multiples'].replace('of', 'of the')} counts of Table 1" in page
+    assert f"{values['clustering_multiples'].replace('of', 'of the')} counts" in page

@@ -18,7 +18,7 @@ def verdicts(runs):
 def test_claims_are_answered_from_the_runs():
     good, bad = [], []
     for experiment in ("clustering_mnist", "clustering_fashion"):
-        for nu, few, many in ((0.7, 10, 10), (0.8, 20, 30), (1.0, 50, 50)):
+        for nu, few, many in ((0.7, 10, 40), (0.8, 20, 30), (1.0, 50, 50)):
             good.append(made(experiment, nu, few))
             bad.append(made(experiment, nu, many))
     for seed in range(10):
@@ -41,10 +41,37 @@ def test_claims_are_answered_from_the_runs():
     partial = [said in answer.evidence for answer in paper_claims.answers(nine)]
     assert partial == [False] * 4 + [True, False, True, True]
     four = [run for run in good if run.run["seed"] < 4]
-    assert verdicts(four) == ["yes"] * 2 + ["not run"] * 6
+    assert verdicts(four) == ["yes"] * 2 + ["not run"] * 3 + ["yes"] + ["not run"] * 2
+    one = [run for run in good if run.run["seed"] < 1]
+    assert verdicts(one) == ["yes"] * 2 + ["not run"] * 6
     holes = [run for run in good if run.config["nu"] != 0.7 or run.config["name"] != "qp_triple"]
     assert verdicts(holes) == ["yes"] * 4 + ["not run", "yes", "not run", "not run"]
     assert verdicts([]) == ["not run"] * 8
+
+
+def test_a_claim_that_holds_for_some_powers_says_for_which():
+    runs = [made("clustering_mnist", nu, n) for nu, n in ((0.7, 40), (0.8, 20), (1.0, 50))]
+    assert paper_claims.half(runs, "clustering_mnist", "MNIST").verdict == "for ν = 0.8 only"
+    for seed in range(5):
+        for nu in (0.6, 0.7, 0.8, 0.9, 1.0):
+            runs.append(made("qp_double", nu, 100, seed=seed))
+            cost = 200 if nu < 0.65 else 50
+            triple = made("qp_triple", nu, cost, seed=seed, method="ProximalPoint")
+            runs.append(triple)
+    assert paper_claims.slower(runs).verdict == "for 1 of 5 powers"
+
+
+def test_clusterings_are_answered_over_the_instances_that_have_all_powers():
+    counts = {0.7: (10, 20), 0.8: (20, 20), 1.0: (50, 70)}
+    runs = [
+        made("clustering_mnist", nu, n, seed=seed)
+        for nu, of_nu in counts.items()
+        for seed, n in enumerate(of_nu)
+    ]
+    runs.append(made("clustering_mnist", 1.0, 1, seed=2))
+    answer = paper_claims.half(runs, "clustering_mnist", "MNIST")
+    assert answer.verdict == "yes"
+    assert answer.evidence == "ν = 0.7: 15, ν = 0.8: 20, ν = 1: 60; mean of 2"
 
 
 def test_a_power_that_fails_answers_no_and_shows_as_failing():

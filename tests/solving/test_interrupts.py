@@ -101,7 +101,7 @@ def test_in_an_inner_solver_it_keeps_the_last_iterate(file: str) -> None:
 
 def test_before_the_first_iterate_it_changes_nothing() -> None:
     x_1 = vector(30, -10)
-    problem = quartic(CtrlC(quartic_f, 1, "model_newton.py"))
+    problem = quartic(CtrlC(quartic_f, 1, "inner_tolerance.py"))
     solution = power_alm(problem, x_1, beta_1=1.0)
     assert_kept(problem, solution, records=0)
     assert torch.equal(solution.state["x"], x_1)

@@ -40,7 +40,7 @@ def certified(
     dual.load_state_dict({**dual.state_dict(), "y": y})
     with torch.no_grad():
         point = certify(problem, dual, at)
-        return improve_multipliers(problem, point, Tolerances(eps_phi, eps_A))
+        return improve_multipliers(problem, point, Tolerances(eps_phi, eps_A), at)
 
 
 def test_the_weight_certifies_where_it_is_good_enough() -> None:

@@ -33,7 +33,7 @@ def test_search_for_multipliers_ends_where_they_are_good_enough() -> None:
     J, y = (torch.randn(*n, dtype=torch.float64, generator=generator) for n in ((20, 250), (20,)))
     problem = Problem(lambda x: -(J.T @ y) @ x, equality=lambda x: J @ x)  # y is exact everywhere
     x, before = torch.zeros(250, dtype=torch.float64), problem.oracle.calls.constraint
-    found = least_squares_multipliers(problem, x, y + 1e-3, 1e-2, 1e-3)
+    found = least_squares_multipliers(problem, problem.oracle.at(x), y + 1e-3, 1e-2, 1e-3)
     assert problem.oracle.calls.constraint - before <= 50
     assert 1e-4 < problem.residuals(x, found).dual <= 1e-3
 

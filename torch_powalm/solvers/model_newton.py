@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -24,6 +23,10 @@ _SHORTEST = 1e-14  # step relative to x that counts as none
 @runtime_checkable
 class Modeled(Smooth, Protocol):
     """A smooth function that can minimize a model of itself, subject to the bounds of g."""
+
+    def first_radius(self, x: Tensor) -> float:
+        """A bound on the first step, since a model may be unbounded."""
+        ...
 
     def model_step(self, x: Tensor, radius: float) -> tuple[Tensor, float] | None:
         """A step with entries of at most `radius`, and the decrease that the model predicts."""
@@ -57,7 +60,7 @@ class ModelNewton:
     def iterate(self, psi: Smooth, g: Proximable, x: Tensor, tol: float) -> Iterator[Iterate]:
         """Yield every point that is kept."""
         if isinstance(psi, Modeled):
-            at: _Evaluated | None = _Evaluated(x, *psi.value_and_grad(x), radius=math.inf)
+            at: _Evaluated | None = _Evaluated(x, *psi.value_and_grad(x), psi.first_radius(x))
             while at is not None:
                 x = at.x
                 yield Iterate(x, g.distance(x, at.grad), at.psi)

@@ -57,7 +57,9 @@ class UPFAG:
     and x̃^ag, and for β̂_k between x^ag_{k−2} and x^ag_{k−1}, or x^ag_{k−2} and x̄^ag if x^ag has not
     moved, since the same trial would fail again. If ⟨s, y⟩ ≤ 0 they are η_{k−1}/γ_1 and
     β_{k−1}/γ_2, one backtrack longer than the accepted step; otherwise steps could never grow where
-    ψ is concave. With trial = "last" they are always these, and with "first" always step_1.
+    ψ is concave. With trial = "last" they are η_{k−1} and β_{k−1} and never grow: where trials grow
+    in every iteration, steps that are too long pass for as long as the slack 1/k allows, and x̄^ag
+    does not converge. With "first" they are always step_1, which must be short enough for ψ.
 
     An iteration takes three gradients without backtracks. It yields x^ag_k or x̄^ag, whichever has
     the smaller residual: x̃^ag is a convex combination and may miss a bound by an ε, where the
@@ -122,11 +124,12 @@ class UPFAG:
                     x_ag_next = x_ag_bar
                 yield min(_iterate(g, x_ag_next), _iterate(g, x_ag_bar), key=_residual)
             x_ag_moved = x_ag_bar if x_ag_next is x_ag else x_ag_next
-            if self.trial != "first":
-                lambda_hat, beta_hat = middle.eta / self.gamma_1, beta_k / self.gamma_2
-            if self.trial == "bb":
-                lambda_hat = _step(middle.x_md, middle.x_ag_tilde) or lambda_hat
-                beta_hat = _step(x_ag, x_ag_moved) or beta_hat
+            if self.trial == "last":
+                lambda_hat, beta_hat = middle.eta, beta_k
+            elif self.trial == "bb":
+                longer = middle.eta / self.gamma_1, beta_k / self.gamma_2
+                lambda_hat = _step(middle.x_md, middle.x_ag_tilde) or longer[0]
+                beta_hat = _step(x_ag, x_ag_moved) or longer[1]
             lambda_hat, beta_hat = (min(t, _LONGEST * step_1) for t in (lambda_hat, beta_hat))
             lambda_sum += middle.lambda_
             x, x_ag, k = middle.x, x_ag_next, k + 1

@@ -34,7 +34,8 @@ def minimize_on_box(
 
     Newton steps on the variables that the gradient does not push against a bound, with a search
     along the projected step. Where the Hessian is not positive definite, the absolute values of its
-    eigenvalues replace them.
+    eigenvalues replace them; where it is so flat that a step would leave the box by far, they are
+    increased, because the projection of such a step points anywhere.
 
     Args:
         function: the function.
@@ -54,7 +55,7 @@ def minimize_on_box(
         tol = _ACCURACY * size if tol is None else tol
         if size <= tol or not math.isfinite(value):
             break
-        p = _newton(function.hessian(d), grad, free)
+        p = _newton(function.hessian(d), grad, free, norm((upper - lower)[free]))
         if p is None:
             break
         step[free] = p
@@ -68,20 +69,22 @@ def minimize_on_box(
     return d, value
 
 
-def _newton(H: Tensor, grad: Tensor, free: Tensor) -> Tensor | None:
-    """−H⁻¹∇ on the free variables."""
+def _newton(H: Tensor, grad: Tensor, free: Tensor, longest: float) -> Tensor | None:
+    """−H⁻¹∇ on the free variables, at most about as long as the box."""
     if not bool(free.all()):
         H, grad = H[free][:, free], grad[free]
     L, info = torch.linalg.cholesky_ex(H)
     pivots = L.diagonal()
     if info.item() == 0 and float(pivots.amin()) ** 2 > _FLATTEST * float(pivots.amax()) ** 2:
         newton: Tensor = torch.cholesky_solve(-grad.unsqueeze(1), L).squeeze(1)
-        return newton
+        if norm(newton) <= longest:
+            return newton
     if not bool(H.isfinite().all()):
         return None
     values, vectors = torch.linalg.eigh(H)
     steep = values.abs()
-    steep = steep.clamp(min=max(_FLATTEST * float(steep.max()), 1e-300))
+    steepest = float(steep.max())
+    steep = steep.clamp(min=max(_FLATTEST * steepest, norm(grad) / longest, 1e-300))
     modified: Tensor = vectors @ ((vectors.T @ -grad) / steep)
     return modified
 

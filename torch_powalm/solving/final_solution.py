@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from torch_powalm.result import Records, Solution, Status
-from torch_powalm.solving.budget import Budget
+from torch_powalm.solving.budget import Budget, BudgetUsedUpError
 from torch_powalm.solving.kkt_certificate import Certified
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.settings import Tolerances
@@ -35,7 +36,9 @@ def final_solution(
     """
     y, residuals = problem.multiplier(best.y), best.residuals
     if problem is not original:
-        residuals = original.residuals(best.x, y)
+        budget.noticed = True  # the last evaluation is exempt from all limits but that of time
+        with suppress(BudgetUsedUpError):
+            residuals = original.residuals(best.x, y)
         ratio = tolerances.ratio(residuals.primal, residuals.dual)
         if status is Status.CONVERGED and not ratio <= 1:
             status = Status.STALLED

@@ -25,19 +25,23 @@ class Scales(NamedTuple):
     r: Tensor
 
 
-def find_scales(problem: Problem, at: Point) -> Scales | None:
+def find_scales(problem: Problem, at: Point, *, dense: bool = False) -> Scales | None:
     """1/max(1, ‖∇‖) for f and every constraint; None if no gradient is large.
 
-    The norms of the rows of J are estimated from differences of the constraints in a few random
-    directions, at the cost of one evaluation each instead of one for every row. A term g that is
-    not an indicator has the units of f, which then stays as it is.
+    Without J, the norms of its rows are estimated from differences of the constraints in a few
+    random directions, at the cost of one evaluation each instead of one for every row. A term g
+    that is not an indicator has the units of f, which then stays as it is.
 
     Args:
         problem: the problem.
         at: the start, evaluated; its gradient is used.
+        dense: whether J is known or will be computed anyway.
     """
     grad_norm = norm(at.gradient(torch.zeros_like(at.r)))
-    rows = _row_norms(problem, at)
+    if dense and len(at.r):
+        rows = torch.nan_to_num(at.jacobian().norm(dim=1), nan=0.0, posinf=0.0)
+    else:
+        rows = _row_norms(problem, at)
     f_large = problem.g.is_indicator and _LARGE < grad_norm < math.inf
     r_large = len(rows) > 0 and float(rows.max()) > _LARGE
     if not (f_large or r_large):
@@ -69,6 +73,8 @@ class ScaledProblem(Problem):
         problem: in the user's units.
         scales: factors of f and of the constraints.
     """
+
+    oracle: _ScaledOracle
 
     def __init__(self, problem: Problem, scales: Scales) -> None:
         self.g, self.oracle = problem.g, _ScaledOracle(problem.oracle, scales)
@@ -102,7 +108,11 @@ class _ScaledOracle(Oracle):
 
     def at(self, x: Tensor, *, objective: bool = True) -> Point:
         """Evaluate at x."""
-        return _ScaledPoint(self._oracle.at(x, objective=objective), self._scales, objective)
+        return self.scaled(self._oracle.at(x, objective=objective), objective=objective)
+
+    def scaled(self, point: Point, *, objective: bool = True) -> Point:
+        """A point of the oracle in the user's units."""
+        return _ScaledPoint(point, self._scales, objective)
 
 
 class _ScaledPoint(Point):
@@ -117,6 +127,10 @@ class _ScaledPoint(Point):
     def gradient(self, w: Tensor) -> Tensor:
         """The gradient of the scaled Lagrangian."""
         return self._factor * self._point.gradient(self._scales.r * w / self._factor)
+
+    def pull(self, w: Tensor) -> Tensor:
+        """Jᵀ(s_r w)."""
+        return self._point.pull(self._scales.r * w)
 
     def jacobian(self) -> Tensor:
         """s_r J."""

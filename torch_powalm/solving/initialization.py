@@ -13,8 +13,10 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.dual_settings import checked_multipliers, checked_numbers
 from torch_powalm.functional import norm
+from torch_powalm.solving.budget import Budget, BudgetUsedUpError
 from torch_powalm.solving.feasibility_restoration import neighbor
 from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales, find_scales
+from torch_powalm.solving.lagrangian_curvature import is_small
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
 from torch_powalm.state_checks import check_keys, check_list, check_number, check_tensor, refuse
@@ -47,9 +49,12 @@ def initialize(
     state: Mapping[str, Any] | None,
     stiff: bool,
     scale: bool,
+    budget: Budget,
     **dual_settings: Any,
 ) -> Start:
     """Evaluate the first point, scale the problem and start the dual state there.
+
+    Where the budget is too small for that, nothing is scaled and the first penalty is a guess.
 
     Args:
         problem: f, g and the constraints.
@@ -59,25 +64,32 @@ def initialize(
         state: `Solution.state` of a run to continue; None for a new run.
         stiff: whether the inner solver can handle a stiff ψ.
         scale: whether to scale the problem.
+        budget: of the run; the first point is evaluated in any case.
         dual_settings: the other arguments of `DualState`.
     """
     guess = min(1.0, dual_settings["beta_max"]) if beta_1 is None else beta_1
     dual = DualState(beta_1=guess, **dual_settings)  # wrong settings raise before any work
     x = first_point(problem, x_1)
+    at = problem.oracle.at(x)
+    problem.oracle.before = budget.check
     scales = None
     if y_1 is not None and state is not None:
         raise ValueError(f"y_1 must be None where state is given, got {y_1!r}")
     if state is not None:
         _check_rule(state, dual)
-        scales = _saved_scales(state.get("scales"), problem, x)
-    elif scale:
-        scales = find_scales(problem, problem.oracle.at(x))
-    if scales is not None:
-        problem = ScaledProblem(problem, scales)
-    if beta_1 is None:
-        beta_1 = first_penalty(problem, x, dual.nu, stiff=stiff)
-        dual = DualState(beta_1=beta_1, **dual_settings)
-    at = problem.oracle.at(x)
+        scales = _saved_scales(state.get("scales"), at.r)
+    try:
+        if state is None and scale:
+            small = stiff and is_small(problem.g, x, len(at.r))
+            scales = find_scales(problem, at, dense=small)
+        if scales is not None:
+            problem = ScaledProblem(problem, scales)
+            at = problem.oracle.scaled(at)
+        if beta_1 is None:
+            beta_1 = first_penalty(problem, x, dual.nu, stiff=stiff, at=at)
+            dual = DualState(beta_1=beta_1, **dual_settings)
+    except BudgetUsedUpError:
+        pass
     dual.start(at.r, problem.inequality(at))
     if y_1 is not None:
         _load_multiplier(dual, y_1, problem)
@@ -105,7 +117,9 @@ def first_point(problem: Problem, x_1: Tensor) -> Tensor:
     return x
 
 
-def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> float:
+def first_penalty(
+    problem: Problem, x: Tensor, nu: float, *, stiff: bool, at: Point | None = None
+) -> float:
     """The β with which the penalty pulls p times as hard as the objective at x, for ν = 1.
 
         β = p ‖∇f‖ / (‖Jᵀu‖ ρ) (qρ)^(1−ν),   u = v/‖v‖,   ρ = max(‖v‖, ‖Jᵀu‖ ‖x‖/10),
@@ -124,6 +138,7 @@ def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> flo
         x: the start.
         nu: ν.
         stiff: p = 10 and q = 0.04, for solvers that use curvature; else p = 1 and q = 0.001.
+        at: the start, if it is already evaluated.
     """
     if not problem.oracle.constraints:
         return 1.0
@@ -132,12 +147,13 @@ def first_penalty(problem: Problem, x: Tensor, nu: float, *, stiff: bool) -> flo
     pull = slope = v_norm = 0.0
     gap = math.inf
     for point in x, neighbor(problem.g, x, 0.1 * x_norm):
-        at = problem.oracle.at(point)
+        if at is None or at.x is not point:
+            at = problem.oracle.at(point)
         v = problem.violation(at)
         v_norm_here = norm(v)
         u = v / v_norm_here if v_norm_here > 0 else torch.full_like(v, len(v) ** -0.5)
         grad_f = at.gradient(torch.zeros_like(v))
-        Ju = problem.oracle.at(point, objective=False).gradient(u)
+        Ju = at.pull(u)
         if math.isfinite(v_norm_here) and math.isfinite(at.f):
             pull = max(pull, float(torch.linalg.vector_norm(grad_f)))
             slope = max(slope, float(torch.linalg.vector_norm(Ju)))
@@ -180,11 +196,10 @@ def _check_rule(state: Any, dual: DualState) -> None:
             refuse(f"state[{name!r}]", rule, found)
 
 
-def _saved_scales(saved: Any, problem: Problem, x: Tensor) -> Scales | None:
+def _saved_scales(saved: Any, r: Tensor) -> Scales | None:
     """Return the scales of a saved state."""
     if saved is None:
         return None
-    r = problem.oracle.at(x, objective=False).r
     where = "state['scales']"
     f, factors = check_list(saved, where, lambda item, _: item, 2)
     f = check_number(f, f"{where}[0]", low=_SMALLEST, high=1.0)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
+from torch import Tensor
+
 from torch_powalm.dual import DualState
+from torch_powalm.prox import Proximable
 from torch_powalm.result import InnerResult, Status
+from torch_powalm.solvers.base import Smooth
 from torch_powalm.solving.termination import DECREASE_AUTOMATIC, DECREASE_GIVEN_LAM
 
 _FIRST = 0.01  # first automatic tolerance, relative to the residual at x_1
 _SHRINK = 0.3  # factor from one tolerance to the next
+_NEWTON = 0.05  # tolerance of a Newton method, relative to the residual where it starts
 _FEASIBLE = 0.5  # violation, relative to eps_A, that needs no better multipliers
 _TARGET = 0.3  # violation, relative to eps_A, that a further pass on the same y should leave
 _MIN_FACTOR = 0.1  # smallest factor of β for such a pass
@@ -29,6 +34,9 @@ class AutomaticTolerance:
     def __init__(self, residual: float, eps_phi: float) -> None:
         self.floor = 0.5 * eps_phi
         self.value = max(self.floor, min(_FIRST * residual, 1e300) if residual < math.inf else 0.0)
+
+    def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
+        """Take the start of the next subproblem into account."""
 
     def advance(self, dual: DualState) -> None:
         """Set the tolerance of the next subproblem."""
@@ -55,6 +63,21 @@ class AutomaticTolerance:
         return 1.0 if nu == 1 else min(1.0, max(_MIN_FACTOR, (violation / _TARGET) ** nu))
 
 
+class NewtonTolerance(AutomaticTolerance):
+    """A fraction of the residual where each subproblem starts, at least eps_phi/2.
+
+    Newton steps converge fast, so a subproblem is solved as well as its y deserves, and no better.
+    """
+
+    def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
+        """Take the start of the next subproblem into account."""
+        residual = g.distance(x, psi.value_and_grad(x)[1])
+        self.value = max(self.floor, min(_NEWTON * residual, 1e300))
+
+    def advance(self, dual: DualState) -> None:
+        """The next subproblem decides."""
+
+
 class PenaltyTolerance:
     """The paper's tolerance λ/β, which keeps decreasing if β does not grow.
 
@@ -68,6 +91,9 @@ class PenaltyTolerance:
     def __init__(self, lam: float, dual: DualState) -> None:
         self.lam = lam
         self.value = lam / dual.beta
+
+    def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
+        """Take the start of the next subproblem into account."""
 
     def advance(self, dual: DualState) -> None:
         """Set the tolerance of the next subproblem."""
@@ -85,10 +111,12 @@ InnerTolerance: TypeAlias = AutomaticTolerance | PenaltyTolerance
 
 
 def inner_tolerance(
-    lam: float | None, dual: DualState, residual: float, eps_phi: float
+    lam: float | None, dual: DualState, residual: float, eps_phi: float, *, newton: bool
 ) -> InnerTolerance:
-    """The rule λ/β if λ is given, else the automatic one."""
+    """The rule λ/β if λ is given, else the automatic one for the kind of solver."""
     if lam is None:
         # Without constraints there is one subproblem, the problem itself.
+        if newton and len(dual.y):
+            return NewtonTolerance(residual, eps_phi)
         return AutomaticTolerance(residual if len(dual.y) else 0.0, eps_phi)
     return PenaltyTolerance(lam, dual)

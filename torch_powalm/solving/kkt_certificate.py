@@ -40,15 +40,24 @@ def certify(problem: Problem, dual: DualState, at: Point) -> Certified:
     return Certified(at.x, y, problem.measure(at, y), problem.objective(at), "weight")
 
 
-def improve_multipliers(problem: Problem, point: Certified, tolerances: Tolerances) -> Certified:
-    """Try least-squares multipliers if the point is feasible but not stationary with its own."""
+def improve_multipliers(
+    problem: Problem, point: Certified, tolerances: Tolerances, at: Point
+) -> Certified:
+    """Try least-squares multipliers if the point is feasible but not stationary with its own.
+
+    Args:
+        problem: the problem.
+        point: the point.
+        tolerances: when it counts as a solution.
+        at: its values.
+    """
     eps_phi, eps_A = tolerances
     residuals = point.residuals
     if not (len(point.y) and residuals.primal <= eps_A and residuals.dual > eps_phi):
         return point
     s = problem.f_scale
-    y = least_squares_multipliers(problem, point.x, point.y, s * residuals.dual, s * eps_phi)
-    improved = problem.residuals(point.x, y)
+    y = least_squares_multipliers(problem, at, point.y, s * residuals.dual, s * eps_phi)
+    improved = problem.measure(at, y)
     if not improved.dual < residuals.dual:
         return point
     return point._replace(y=y, residuals=improved, multiplier="least squares")

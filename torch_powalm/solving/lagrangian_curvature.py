@@ -27,6 +27,7 @@ _DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (P
 _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as long as x
 _FEWEST = 20  # steps before differences replace the secants
 _RUNNING = ("B", "is_guess", "by_differences", "steps", "rejected", "period")
+_FIRST_RADIUS = 10.0  # relative to the size of x: a step that is much longer rarely succeeds
 _REJECTED = 4  # steps refused in a row that show that the secants are misleading
 
 
@@ -72,6 +73,11 @@ class LagrangianCurvature:
         for name, low in (("steps", 0), ("rejected", 0), ("period", _FEWEST)):
             found[name] = check_count(state[name], f"{where}[{name!r}]", low=low)
         self.__dict__.update(found)
+
+    def first_radius(self, x: Tensor) -> float:
+        """Ten times the largest entry of x or of its finite bounds, or at least 10."""
+        finite = [v[v.isfinite()] for v in (x.reshape(-1), self.lower, self.upper)]
+        return _FIRST_RADIUS * max(1.0, torch.cat(finite).abs().amax().item())
 
     def step(
         self, at: Expansion, w: Tensor, dual: DualState, radius: float

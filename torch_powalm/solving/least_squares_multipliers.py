@@ -18,22 +18,23 @@ _ITERATIONS = 50  # must not cost more than finding the point did,
 _ITERATIONS_FAR = 10  # and less if the first guess misses the tolerance
 _FAR = 100.0  # by this factor
 _ENOUGH = 0.5  # of the tolerance: the search stops
+_LARGEST = 500  # constraints with a multiplier up to which a dense matrix of their products pays
 
 
 @torch.no_grad()
 def least_squares_multipliers(
-    problem: Problem, x: Tensor, y: Tensor, dual_residual: float, tol: float
+    problem: Problem, at: Point, y: Tensor, dual_residual: float, tol: float
 ) -> Tensor:
     """Minimize dist(−∇f(x) − Jᵀy, ∂g(x)) over y from a first guess, with y ≥ 0 for inequalities.
 
     Args:
         problem: the problem.
-        x: the point, in dom g.
+        at: the point, in dom g, evaluated.
         y: the guess; inequalities with y_i = 0 stay at 0.
         dual_residual: the distance for this guess.
         tol: a distance that is small enough.
     """
-    at = problem.oracle.at(x)
+    x = at.x
     lower, upper = torch.full_like(y, -math.inf), torch.full_like(y, math.inf)
     inequality = problem.inequality(at)
     if inequality is not None:
@@ -57,20 +58,23 @@ def least_squares_multipliers(
 
 
 def _dense(problem: Problem, at: Point, lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
-    """The same by Newton steps with the Jacobian."""
-    squares = _DenseDistance(problem, at)
-    if not squares.J.isfinite().all():
+    """The same by Newton steps with the Jacobian of the constraints whose y may move."""
+    rows = lower < upper
+    squares = _DenseDistance(problem, at, rows)
+    if int(rows.sum()) > _LARGEST or not squares.J.isfinite().all():
         return y
-    return minimize_on_box(squares, y, lower, upper)[0]
+    best = y.clone()
+    best[rows] = minimize_on_box(squares, y[rows], lower[rows], upper[rows])[0]
+    return best
 
 
 class _DenseDistance:
     """½ dist(−v, ∂g(x))² for a box, where v = ∇f(x) + Jᵀy."""
 
-    def __init__(self, problem: Problem, at: Point) -> None:
+    def __init__(self, problem: Problem, at: Point, rows: Tensor) -> None:
         x = at.x.reshape(-1)
         low, high = bounds_of(problem.g, at.x)
-        self.J = at.jacobian()
+        self.J = at.jacobian()[rows]
         self.grad_f = at.gradient(at.r.new_zeros(len(at.r))).reshape(-1)
         # What of v counts: all of it off the bounds, one sign at a bound, nothing if x_i is fixed.
         self.negative, self.positive = x < high, x > low

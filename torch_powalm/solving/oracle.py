@@ -97,6 +97,7 @@ class Point:
 
     def __init__(self, oracle: Oracle, x: Tensor, objective: bool) -> None:
         self.x, self._oracle, self._objective = x, oracle, objective
+        self._J: Tensor | None = None
         self._evaluate()
 
     def gradient(self, w: Tensor) -> Tensor:
@@ -113,15 +114,26 @@ class Point:
         except OUTSIDE_DOMAIN:
             return torch.full_like(self.x, math.nan)
 
+    def pull(self, w: Tensor) -> Tensor:
+        """J(x)ᵀw."""
+        if self._oracle.differentiates or self._graph is None:
+            return self._oracle.at(self.x, objective=False).gradient(w)
+        grad_f, self._grad_f = self._grad_f, None
+        try:
+            return self.gradient(w)
+        finally:
+            self._grad_f = grad_f
+
     def jacobian(self) -> Tensor:
         """J(x), one row for every constraint, with x flat; nan where it is not defined."""
-        try:
-            rows = dense_rows(self.x, self._oracle.blocks, self.sizes, self._oracle.calls)
-        except OUTSIDE_DOMAIN:
-            rows = []
-        if rows:
-            return torch.cat(rows)
-        return self.x.new_full((len(self.r), self.x.numel()), math.nan)
+        if self._J is None:
+            try:
+                rows = dense_rows(self.x, self._oracle.blocks, self.sizes, self._oracle.calls)
+            except OUTSIDE_DOMAIN:
+                rows = []
+            missing = self.x.new_full((len(self.r), self.x.numel()), math.nan)
+            self._J = torch.cat(rows) if rows else missing
+        return self._J
 
     def _evaluate(self) -> None:
         """Evaluate; nan where the functions raise because x is outside their domain."""

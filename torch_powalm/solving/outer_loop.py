@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from torch_powalm.dual import DualState
 from torch_powalm.functional import phi, violation
-from torch_powalm.result import InnerResult, OuterRecord, Records, Solution, Status
+from torch_powalm.result import OuterRecord, Records, Solution, Status
 from torch_powalm.solvers.base import PATIENCE, InnerRun
 from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
-from torch_powalm.solving.budget import Budget
+from torch_powalm.solving.budget import Budget, BudgetUsedUpError
+from torch_powalm.solving.current_iteration import CurrentIteration, Solved
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
 from torch_powalm.solving.final_solution import final_solution
 from torch_powalm.solving.gradient_scaling import Scales
@@ -29,27 +30,9 @@ from torch_powalm.solving.termination import Termination, is_bounded
 
 _GROWN = 100.0  # growth of β before a problem counts as infeasible
 _BARRIER = 10.0  # penalty of an infeasible trap, relative to the rise of f from there
+_NEWTON_GROWTH = 10.0  # default ω where steps know the penalty and do not mind a stiff one,
+_NEWTON_DECREASE = 0.1  # applied if the violation has not decreased to this fraction
 _UNBOUNDED_GROWTH = 100.0  # growth of β after a subproblem without a minimizer
-
-
-class Solved(NamedTuple):
-    """How a subproblem ended, and the point where it ended, evaluated."""
-
-    inner: InnerResult
-    at: Point
-
-
-@dataclass
-class _Iteration:
-    """Results of the steps of the current outer iteration, as far as they are known.
-
-    If Ctrl-C cuts an iteration short, its steps are called again. Each returns what is known, so
-    the iteration ends at the last point that the interrupted step had reached.
-    """
-
-    run: InnerRun | None = None
-    solved: Solved | None = None
-    point: Certified | None = None
 
 
 class OuterLoop:
@@ -80,11 +63,17 @@ class OuterLoop:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
         (tolerances, limits), start = settings[:2], self._certified(at)
+        given = settings.solver is not None or settings.lam is not None
+        small = not given and is_small(problem.g, at.x, len(at.r))
+        self.curvature = LagrangianCurvature(problem, at.x) if small else None
+        if small and settings.default_growth:
+            dual.omega, dual.sufficient_decrease = _NEWTON_GROWTH, _NEWTON_DECREASE
         self.tolerance = inner_tolerance(
             settings.lam,
             dual,
             problem.f_scale * start.residuals.stationarity,
             problem.f_scale * tolerances.eps_phi,
+            newton=small,
         )
         self.termination = Termination(
             start,
@@ -100,15 +89,12 @@ class OuterLoop:
         )
         self.point = start  # the last one certified
         self.records = Records()
-        given = settings.solver is not None or settings.lam is not None
-        small = not given and is_small(problem.g, at.x, len(at.r))
-        self.curvature = LagrangianCurvature(problem, at.x) if small else None
         if state is not None:
             self.tolerance.value = state["tol"]
             if self.curvature is not None and state.get("curvature") is not None:
                 self.curvature.load_state_dict(state["curvature"])
         self.interruption: Status | None = None  # why the current iteration is the last one
-        self._current = _Iteration()
+        self._current = CurrentIteration()
 
     @property
     def status(self) -> Status | None:
@@ -118,17 +104,18 @@ class OuterLoop:
     def solve_subproblem(self) -> Solved:
         """Step 1: minimize ψ + g up to the inner tolerance, and evaluate the point reached."""
         known = self._current
-        if known.run is None:
-            psi = Subproblem(
+        if known.psi is None or known.run is None:
+            known.psi = Subproblem(
                 self.problem,
                 self.dual,
                 self.at,
                 self.termination.monitor_subproblem(),
                 self.curvature,
             )
+            self.tolerance.begin(known.psi, self.problem.g, self.at.x)
             known.run = InnerRun(
                 ModelNewton() if self.curvature else solver_at(self.settings, self.dual.beta),
-                psi,
+                known.psi,
                 self.problem.g,
                 self.at.x,
                 tol=self.tolerance.value,
@@ -139,7 +126,7 @@ class OuterLoop:
         if known.solved is None:
             inner = known.run.result() if self.interruption else known.run.finish()
             inner = replace(inner, status=self.termination.inner_status(inner))
-            known.solved = Solved(inner, self.problem.oracle.at(inner.x))
+            known.solved = Solved(inner, known.psi.point(inner.x))
         return known.solved
 
     def certify(self, solved: Solved) -> Certified:
@@ -152,8 +139,8 @@ class OuterLoop:
         if known.point is not None:
             return known.point
         known.point = certify(self.problem, self.dual, solved.at)  # kept if Ctrl-C comes now
-        if settings.least_squares:
-            known.point = improve_multipliers(self.problem, known.point, settings.tolerances)
+        if settings.least_squares and self.interruption is not Status.INTERRUPTED:
+            known.point = self._improve(known.point, solved.at)
         skip = self.interruption or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
             found = finish(
@@ -170,7 +157,7 @@ class OuterLoop:
         """Steps 2 to 4: choose σ, move y, grow β; then record the iteration."""
         (inner, at), primal = solved, point.residuals.primal
         dual, termination = self.dual, self.termination
-        self._current, self.point = _Iteration(), point
+        self._current, self.point = CurrentIteration(), point
         if termination.monitor.is_unbounded():
             step = dual.update(at.r, hold=_UNBOUNDED_GROWTH)
             termination.observe_unbounded(point)
@@ -205,17 +192,23 @@ class OuterLoop:
     def _certified(self, at: Point) -> Certified:
         """Measure a point with ŷ, or with least-squares multipliers if they are better."""
         point = certify(self.problem, self.dual, at)
-        improve, tolerances = self.settings.least_squares, self.settings.tolerances
-        return improve_multipliers(self.problem, point, tolerances) if improve else point
+        if not self.settings.least_squares:
+            return point
+        try:
+            return self._improve(point, at)
+        except BudgetUsedUpError:
+            return point
+
+    def _improve(self, point: Certified, at: Point) -> Certified:
+        return improve_multipliers(self.problem, point, self.settings.tolerances, at)
 
     def _start_again(self, trap: Point) -> None:
         """Start from a feasible point with y = 0 and a β with which ψ is higher in the trap."""
         dual, rise = self.dual, self.at.f - trap.f
         r = violation(trap.r, dual.inequality)
-        grown = dual.beta / dual.beta_1
         dual.start(self.at.r, dual.inequality)
         needed = _BARRIER * rise / (dual.beta * phi(r, dual.nu)) if r.any() else 0.0
-        dual.update(self.at.r, hold=max(1.0, min(needed, 1e12), grown))
+        dual.update(self.at.r, hold=max(1.0, min(needed, 1e12)))
 
     def interrupt(self, reason: Status) -> None:
         """Complete the iteration with what is known of it, or end the run, for the given reason."""

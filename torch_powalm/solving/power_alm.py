@@ -75,8 +75,8 @@ def power_alm(
         nu: exponent ν of the penalty, in (0, 1]; 1 is the classical method.
         beta_1: first penalty, > 0; None to balance penalty and objective at x_1, with ten times
             that penalty for PANOC.
-        omega: growth of the penalty, ≥ 1; None for 3, with a sufficient decrease of ¼ unless
-            another one is given.
+        omega: growth of the penalty, ≥ 1; None for 3 with a sufficient decrease of ¼, unless
+            another one is given, or for 10 and 0.1 where Newton steps are used (few unknowns).
         lam: factor λ of the inner tolerance, > 0; the tolerance keeps decreasing while β does not
             grow. None for a tolerance that decreases from the first residual to eps_phi/2.
         active_set: whether an active-set method tries to finish the run after step 1; False for
@@ -110,7 +110,8 @@ def power_alm(
     """
     tolerances = Tolerances(eps_phi, eps_A)
     limits = Limits(max_outer, max_inner, max_idle, max_gradients, max_seconds)
-    settings = Settings(tolerances, limits, solver, lam, active_set, least_squares)
+    default_growth = omega is None and sufficient_decrease is None
+    settings = Settings(tolerances, limits, solver, lam, active_set, least_squares, default_growth)
     check_arguments(problem, callback, settings)
     if omega is None:
         omega = _OMEGA
@@ -125,6 +126,7 @@ def power_alm(
         state=state,
         stiff=solver is None or isinstance(solver, PANOC),
         scale=scale and all(given is None for given in (beta_1, lam, solver)),
+        budget=budget,
         nu=nu,
         omega=omega,
         sigma=sigma,
@@ -133,7 +135,6 @@ def power_alm(
         y_max=y_max,
         sufficient_decrease=sufficient_decrease,
     )
-    original.oracle.before = budget.check
     loop = OuterLoop(
         start.problem, original, start.dual, start.at, settings, budget, start.scales, state
     )
@@ -153,7 +154,6 @@ def power_alm(
                 loop.interrupt(Status.INTERRUPTED)
             except BudgetUsedUpError:
                 loop.interrupt(Status.BUDGET)
-    original.oracle.before = None
     solution = loop.solution()
     counted.add(budget.spent)
     return solution

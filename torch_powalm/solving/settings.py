@@ -72,6 +72,7 @@ class Settings(NamedTuple):
         lam: factor λ of the inner tolerance, > 0; None for an automatic tolerance.
         active_set: whether an active-set method tries to finish the run.
         least_squares: whether least-squares multipliers may certify a point.
+        default_growth: whether the growth of β was left to the method.
     """
 
     tolerances: Tolerances
@@ -80,6 +81,7 @@ class Settings(NamedTuple):
     lam: float | None
     active_set: bool
     least_squares: bool
+    default_growth: bool = False
 
 
 def check_arguments(problem: object, callback: object, settings: Settings) -> None:

@@ -63,12 +63,20 @@ class Subproblem:
         self.monitor = DescentMonitor() if monitor is None else monitor
         self.curvature = curvature
         self._known: deque[_Known] = deque(maxlen=3)  # the last points with a gradient
+        self._base: _Known | None = None  # where the last step of the model started
         self._at: Point | None = None
         self._value = math.nan  # ψ, w and ∇ψ at the cached point, as far as they are known
         self._w: Tensor | None = None
         self._grad: Tensor | None = None
         if at is not None:
             self._move(at)
+
+    def point(self, x: Tensor) -> Point:
+        """The oracle's values at x; nothing is evaluated if x is one of the last points."""
+        if self._at is not None and self._at.x is x:
+            return self._at
+        found = next((known.at for known in self._known if known.at.x is x), None)
+        return self.oracle.at(x) if found is None else found
 
     def value(self, x: Tensor) -> float:
         """ψ(x); inf if a constraint is not finite."""
@@ -88,12 +96,17 @@ class Subproblem:
                     self._known.append(_Known(self._at, self._w, self._grad))
         return value, self._grad
 
+    def first_radius(self, x: Tensor) -> float:
+        """A bound on the first step, since a model may be unbounded."""
+        return math.inf if self.curvature is None else self.curvature.first_radius(x)
+
     def model_step(self, x: Tensor, radius: float) -> tuple[Tensor, float] | None:
         """A step in a box of this radius and the decrease of ψ that the model predicts.
 
         None if the derivatives at x are not finite.
         """
         at, w = self._expand(x)
+        self._base = next((known for known in self._known if known.at.x is x), None)
         if self.curvature is None or at is None:
             return None
         d, decrease = self.curvature.step(at, w, self.dual, radius)
@@ -117,8 +130,8 @@ class Subproblem:
 
     def _expand(self, x: Tensor) -> tuple[Expansion | None, Tensor]:
         """First derivatives at a point, None if they are not finite, and the weights."""
-        known = next((known for known in self._known if known.at.x is x), None)
-        if known is None:
+        known = next((known for known in self._known if known.at.x is x), self._base)
+        if known is None or known.at.x is not x:
             self.value_and_grad(x)
             if self._at is None or self._w is None or self._grad is None:
                 return None, x
