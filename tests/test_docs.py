@@ -216,6 +216,16 @@ def test_the_counts_of_the_walk_are_those_of_the_code():
     assert row in ARCHITECTURE.splitlines()
 
 
+def test_programs_of_newcomers_are_short_and_on_their_page():
+    page = (ROOT / "experiments" / "NEWCOMERS.md").read_text()
+    programs = sorted((ROOT / "experiments" / "newcomers").rglob("*.py"))
+    assert len(programs) == 9
+    for path in programs:
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        assert len(lines) < 40
+        assert re.search(rf"`({path.name}|{path.parent.name}/)` .*\| {len(lines)} ", page)
+
+
 def test_the_readme_names_both_commands_and_stays_short():
     assert "make demo" in README
     assert "make test" in README
