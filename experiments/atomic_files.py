@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -95,6 +95,15 @@ def write_csv(
     with replacing(path) as temporary:
         # Without a time stamp, so that a rewritten table shows no difference in git.
         temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def write_beside(
+    path: Path, rows: list[dict[str, str]], own: Callable[[dict[str, str]], bool]
+) -> None:
+    """Write rows into a table in place of those that are their own; the others stay."""
+    with path.open(newline="") as file:
+        others = [row for row in csv.DictReader(file) if not own(row)]
+    write_csv(path, others + rows)
 
 
 def read_csv(path: Path, rows: int | None = None) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from experiments.attacks.findings import FindingError
-from experiments.attacks.state_dicts import same
+from experiments.attacks.small_training import same
 from torch_powalm import CheckpointError, last_checkpoint, load_checkpoint, save_checkpoint
 
 STATE = {"step": 3, "w": torch.arange(300.0), "groups": [{"lr": 0.1, "names": ["a", "b"]}]}

@@ -1,47 +1,17 @@
 """Mutations of nested state: each changes one place of a copy, by a rule that knows no schema."""
 
 import copy
-import enum
 import math
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
+from experiments.attacks.strange_values import CONSTANTS
+
 Path = tuple[Any, ...]
-
-
-class Stranger:
-    """An object that no state holds."""
-
-
-class Level(enum.IntEnum):
-    """An integer of another type."""
-
-    ONE = 1
-
-
-class Number(float):
-    """A number of another type."""
-
-
-def _within_itself() -> list[Any]:
-    loop: list[Any] = []
-    loop.append({"a": loop})
-    return loop
-
-
-def _deep(levels: int) -> Any:
-    value: Any = 1.0
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 def places(state: Any, path: Path = ()) -> Iterator[Path]:
@@ -74,118 +44,13 @@ def with_entry(state: Any, path: Path, value: Any) -> Any:
     return type(state)(items)
 
 
-CONSTANTS: dict[str, Any] = {
-    "nan": math.nan,
-    "inf": math.inf,
-    "-inf": -math.inf,
-    "zero": 0,
-    "zero float": 0.0,
-    "minus one": -1,
-    "minus half": -0.5,
-    "huge": 1e300,
-    "tiny": 1e-310,
-    "huge integer": 10**400,
-    "large integer": 2**60,
-    "true": True,
-    "none": None,
-    "word": "abc",
-    "bytes": b"abc",
-    "list": [],
-    "mapping": {},
-    "nested": {"a": [1, {"b": None}]},
-    "complex": 1j,
-    "object": Stranger(),
-    "scalar tensor": torch.tensor(1.0),
-    "integer tensor": torch.tensor([1, 2]),
-    "empty tensor": torch.empty(0),
-    "number as a word": "1.0",
-    "big integer": 2**31,
-    "minus zero": -0.0,
-    "nested nan": [{"a": (math.nan,)}],
-    "generator": torch.Generator(),
-    "data type": torch.float64,
-    "function": print,
-    "array": numpy.zeros(3),
-    "scalar array": numpy.float64(0.5),
-    "set": {1, 2},
-    "numpy integer": numpy.int64(3),
-    "numpy truth": numpy.bool_(True),
-    "numpy single": numpy.float32(0.5),
-    "decimal": Decimal("0.5"),
-    "fraction": Fraction(1, 2),
-    "enumeration": Level.ONE,
-    "number of another type": Number(0.5),
-    "size": torch.Size([2]),
-    "range": range(3),
-    "default mapping": defaultdict(float),
-    "within itself": _within_itself(),
-    "deep": _deep(400),
-    "truth tensor": torch.tensor(True),
-    "integer tensor without dimensions": torch.tensor(2),
-    "nan tensor": torch.tensor(math.nan, dtype=torch.float64),
-    "negative tensor": torch.tensor(-1.0),
-    "word of digits": "7",
-    "one": 1,
-    "one float": 1.0,
-    "seven": 7,
-    "subnormal": 5e-324,
-    "largest": 1.7e308,
-}
+def _with_first(value: float) -> Callable[[Tensor], Tensor]:
+    def change(t: Tensor) -> Tensor:
+        t = t.detach().clone()
+        t.reshape(-1)[:1] = value
+        return t
 
-
-def _tensor_mutations() -> dict[str, Callable[[Tensor], Any]]:
-    def set_first(value: float) -> Callable[[Tensor], Tensor]:
-        def change(t: Tensor) -> Tensor:
-            t = t.detach().clone()
-            t.reshape(-1)[:1] = value
-            return t
-
-        return change
-
-    return {
-        "first nan": set_first(math.nan),
-        "last inf": lambda t: set_first(math.inf)(t.flip(0) if t.dim() else t),
-        "first negative": set_first(-1.0),
-        "first huge": set_first(1e30),
-        "all nan": lambda t: torch.full_like(t, math.nan),
-        "negated": lambda t: -1 - t.double(),
-        "longer": lambda t: torch.cat([t.reshape(-1), t.reshape(-1)[:1]]),
-        "shorter": lambda t: t.reshape(-1)[:-1],
-        "one more dimension": lambda t: t[None],
-        "without dimensions": lambda t: t.reshape(-1)[0] if t.numel() else t[None],
-        "half": lambda t: t.half(),
-        "integer": lambda t: t.long(),
-        "complex numbers": lambda t: t.to(torch.complex64),
-        "boolean": lambda t: t > 0,
-        "sparse": lambda t: t.to_sparse() if t.dim() else t[None],
-        "meta": lambda t: t.to("meta"),
-        "as a list": lambda t: t.tolist(),
-        "bfloat16": lambda t: t.bfloat16(),
-        "single": lambda t: t.float(),
-        "double": lambda t: t.double(),
-        "with gradient": lambda t: t.double().detach().requires_grad_(),
-        "in a graph": lambda t: t.double().detach().requires_grad_() * 1.0,
-        "parameter": lambda t: torch.nn.Parameter(t.double().detach()),
-        "expanded": lambda t: t.double().reshape(-1)[:1].sum().expand(t.shape),
-        "strided": lambda t: torch.stack([t, t], -1)[..., 0],
-        "transposed": lambda t: t.transpose(0, -1) if t.dim() else t,
-        "quantized": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
-        "compressed": lambda t: t.to_sparse_csr() if t.dim() == 2 else t.short(),
-        "nested tensors": lambda t: torch.nested.nested_tensor([t.float().reshape(-1)]),
-        "conjugated": lambda t: t.to(torch.complex128).conj(),
-        "array": lambda t: t.numpy(),
-        "inference": _inference,
-        "infinite last": lambda t: set_first(-math.inf)(t.flip(0) if t.dim() else t),
-        "tiny": lambda t: t * 1e-320,
-        "empty": lambda t: t[:0] if t.dim() else torch.empty(0),
-        "shuffled": lambda t: t.flip(0) if t.dim() else -t,
-        "minus zero": lambda t: t * 0.0 * -1.0,
-        "part of a longer one": lambda t: torch.cat([t.reshape(-1)] * 2)[: t.numel()].view(t.shape),
-        "subnormal": lambda t: torch.full_like(t, 5e-324),
-        "largest": lambda t: torch.full_like(t, torch.finfo(t.dtype).max),
-        "unsigned": lambda t: t.to(torch.uint8),
-        "subclass": lambda t: t.as_subclass(_Stranger),
-    }
+    return change
 
 
 class _Stranger(Tensor):
@@ -197,7 +62,52 @@ def _inference(t: Tensor) -> Tensor:
         return t + 0
 
 
-TENSORS = _tensor_mutations()
+TENSORS: dict[str, Callable[[Tensor], Any]] = {
+    "first nan": _with_first(math.nan),
+    "last inf": lambda t: _with_first(math.inf)(t.flip(0) if t.dim() else t),
+    "first negative": _with_first(-1.0),
+    "first huge": _with_first(1e30),
+    "all nan": lambda t: torch.full_like(t, math.nan),
+    "negated": lambda t: -1 - t.double(),
+    "longer": lambda t: torch.cat([t.reshape(-1), t.reshape(-1)[:1]]),
+    "shorter": lambda t: t.reshape(-1)[:-1],
+    "one more dimension": lambda t: t[None],
+    "without dimensions": lambda t: t.reshape(-1)[0] if t.numel() else t[None],
+    "half": lambda t: t.half(),
+    "integer": lambda t: t.long(),
+    "complex numbers": lambda t: t.to(torch.complex64),
+    "boolean": lambda t: t > 0,
+    "sparse": lambda t: t.to_sparse() if t.dim() else t[None],
+    "meta": lambda t: t.to("meta"),
+    "as a list": lambda t: t.tolist(),
+    "bfloat16": lambda t: t.bfloat16(),
+    "single": lambda t: t.float(),
+    "double": lambda t: t.double(),
+    "with gradient": lambda t: t.double().detach().requires_grad_(),
+    "in a graph": lambda t: t.double().detach().requires_grad_() * 1.0,
+    "parameter": lambda t: torch.nn.Parameter(t.double().detach()),
+    "expanded": lambda t: t.double().reshape(-1)[:1].sum().expand(t.shape),
+    "strided": lambda t: torch.stack([t, t], -1)[..., 0],
+    "transposed": lambda t: t.transpose(0, -1) if t.dim() else t,
+    "quantized": lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8),
+    "compressed": lambda t: t.to_sparse_csr() if t.dim() == 2 else t.short(),
+    "nested tensors": lambda t: torch.nested.nested_tensor([t.float().reshape(-1)]),
+    "conjugated": lambda t: t.to(torch.complex128).conj(),
+    "array": lambda t: t.numpy(),
+    "inference": _inference,
+    "infinite last": lambda t: _with_first(-math.inf)(t.flip(0) if t.dim() else t),
+    "tiny": lambda t: t * 1e-320,
+    "empty": lambda t: t[:0] if t.dim() else torch.empty(0),
+    "shuffled": lambda t: t.flip(0) if t.dim() else -t,
+    "minus zero": lambda t: t * 0.0 * -1.0,
+    "part of a longer one": lambda t: torch.cat([t.reshape(-1)] * 2)[: t.numel()].view(t.shape),
+    "subnormal": lambda t: torch.full_like(t, 5e-324),
+    "largest": lambda t: torch.full_like(t, torch.finfo(t.dtype).max),
+    "unsigned": lambda t: t.to(torch.uint8),
+    "subclass": lambda t: t.as_subclass(_Stranger),
+}
+
+
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "negated": lambda n: -n - 1,
     "plus half": lambda n: n + 0.5,

@@ -18,12 +18,8 @@ import torch
 
 from experiments.attacks.damaged_files import attack_file
 from experiments.attacks.findings import FindingError
-from experiments.attacks.state_dicts import (
-    attack_best,
-    attack_bytes,
-    attack_solution,
-    attack_training,
-)
+from experiments.attacks.other_states import attack_best, attack_bytes, attack_solution
+from experiments.attacks.state_dicts import attack_training
 from experiments.attacks.trainings import attack_by_hand
 
 KINDS: dict[str, tuple[Callable[[random.Random], str], str, float]] = {

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.benchmarks.classifier import BATCHES, Loader, Net
 from torch_powalm import (
@@ -135,10 +135,11 @@ def train_lightning(folder: Path, killer: Killer, **settings: Any) -> None:
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
 
+    from experiments.benchmarks.crash_lightning import Module, Records
     from torch_powalm.lightning import PowerALMCallback
 
     half_write(killer)
-    module, records = _module(killer), _records(killer)
+    module, records = Module(killer), Records(killer)
     checkpoints = [
         ModelCheckpoint(folder, "{step}", every_n_train_steps=EVERY, save_top_k=-1),
         ModelCheckpoint(folder, "end-{epoch}", save_on_train_epoch_end=True, save_top_k=-1),
@@ -155,54 +156,6 @@ def train_lightning(folder: Path, killer: Killer, **settings: Any) -> None:
     trainer.fit(module, ckpt_path=last_checkpoint(folder))
     if trainer.is_global_zero:
         torch.save(outcome(module, trainer.optimizers[0], records.rows), folder / "end.pt")
-
-
-def _module(killer: Killer) -> Any:
-    import lightning
-
-    class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Net()
-
-        def configure_optimizers(self) -> Any:
-            optimizer = self.model.optimizer()
-            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)]
-
-        def train_dataloader(self) -> Any:
-            return Loader(self.global_rank)
-
-        def training_step(self, x: Tensor, index: int) -> Tensor:
-            loss, values = self.model.measure(x)
-            augmented: Tensor = self.optimizers().augment(loss, **values)  # type: ignore[union-attr]
-            augmented.register_hook(lambda grad: killer("batch"))
-            return augmented
-
-    return Module()
-
-
-def _records(killer: Killer) -> Any:
-    import lightning
-
-    class Records(lightning.Callback):
-        def __init__(self) -> None:
-            self.rows: list[Any] = []
-
-        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            killer("epoch")
-
-        def on_train_batch_start(self, trainer: Any, module: Any, x: Any, index: int) -> None:
-            if index == 0:  # a resumed Lightning may skip the hook at the start of the epoch
-                dual = trainer.optimizers[0].dual  # after the epoch before
-                self.rows.append([dual.k, dual.last_norm, dual.beta, float(dual.y.norm())])
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"rows": self.rows}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.rows = state["rows"]
-
-    return Records()
 
 
 def train_ddp(folder: Path, killer: Killer) -> None:

@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.profile
 
 The time of a torch operation counts for the file that calls it. The profiler slows short Python
-functions down, so the shares are rough. Writes experiments/results/profile.csv and prints it.
+functions down, so the shares are rough. Writes them into experiments/results/cost.csv.
 """
 
 import cProfile
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.atomic_files import write_csv
+from experiments.atomic_files import write_beside
+from experiments.benchmarks.cost import RESULTS, SHARE
 from experiments.problems.deterministic import gevp, qp
 from experiments.tables import markdown
 from torch_powalm import Problem, power_alm
 
-RESULTS = Path(__file__).parent.parent / "results" / "profile.csv"
 PARTS = {
     "deterministic.py": "oracles",
     "oracle.py": "evaluation of a point",
@@ -69,11 +69,11 @@ def main() -> None:
     """Profile, write, print."""
     torch.set_num_threads(1)
     rows = [
-        {"problem": name, "part": part, "share": f"{share:.3f}"}
+        {"problem": name, "quantity": SHARE + part, "value": f"{share:.3f}"}
         for name, (problem, x) in {"GEVP n=500": gevp(0), "QP n=100": qp(0)}.items()
         for part, share in shares(problem, x).items()
     ]
-    write_csv(RESULTS, rows)
+    write_beside(RESULTS, rows, lambda row: row["quantity"].startswith(SHARE))
     print(markdown(rows))
 
 

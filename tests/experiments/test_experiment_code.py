@@ -10,6 +10,8 @@ from tests.experiments.tiny_runs import ROOT
 
 FILES = sorted((ROOT / "experiments").rglob("*.py"))
 PUBLIC = {"torch_powalm", "torch_powalm.prox", "torch_powalm.solvers", "torch_powalm.lightning"}
+ENGINES = ("huggingface", "hydra_configs", "sweep")
+PUBLIC |= {f"torch_powalm.integrations.{name}" for name in ENGINES}
 VAGUE = {"watch", "killable", "entry", "rows", "requirements", "report", "progress", "utils"}
 
 

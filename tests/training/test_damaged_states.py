@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from experiments.attacks.mutations import with_entry
-from experiments.attacks.state_dicts import BASES, Training, _trained, attack_training, same
+from experiments.attacks.small_training import BASES, Training, same, trained
+from experiments.attacks.state_dicts import attack_training
 from torch_powalm import ConstraintRegistry, MultiplierState, PowerALMOptimizer
 from torch_powalm.state_checks import check_count, check_flag, check_number
 
@@ -18,7 +19,7 @@ F64 = torch.float64
 
 def assert_refused(path, value, message, base="adam", settings="given", steps=7):
     """Load a state with another value into a training of its own, which must stay as it is."""
-    source, target = _trained(base, settings, steps), _trained(base, settings, 3)
+    source, target = trained(base, settings, steps), trained(base, settings, 3)
     state = copy.deepcopy(source.optimizer.state_dict())
     before = copy.deepcopy(target.optimizer.state_dict())
     with pytest.raises(ValueError, match=message):
@@ -72,7 +73,7 @@ OURS = [
 
 @pytest.mark.parametrize(("path", "value", "message"), OURS)
 def test_a_wrong_value_is_refused_by_name(path, value, message):
-    state = _trained("adam", "given", 7).optimizer.state_dict()
+    state = trained("adam", "given", 7).optimizer.state_dict()
     if path == ("stranger",):
         path, value = ("powalm",), {**state["powalm"], "stranger": value}
     else:
@@ -109,15 +110,15 @@ def test_wrong_measurements_are_refused_by_name(path, value, message):
 
 
 def test_a_measurement_must_be_complete_once_multipliers_have_started():
-    state = _trained("adam", "automatic", 30).optimizer.state_dict()["powalm"]["units"]
+    state = trained("adam", "automatic", 30).optimizer.state_dict()["powalm"]["units"]
     short = {**state, "pull": state["pull"][:3], "rates": state["rates"][:5]}
     message = r"\['pull'\] must have 20 items once multipliers have started, got 3"
     assert_refused(("powalm", "units"), short, message, settings="automatic", steps=30)
 
 
 def test_measured_and_given_penalties_do_not_mix():
-    automatic = _trained("adam", "automatic", 30).optimizer.state_dict()
-    given = _trained("adam", "given", 7).optimizer
+    automatic = trained("adam", "automatic", 30).optimizer.state_dict()
+    given = trained("adam", "given", 7).optimizer
     with pytest.raises(ValueError, match="must have a given beta_1 as in this run, got measured"):
         given.load_state_dict(automatic, strict=False)
 
@@ -181,7 +182,7 @@ def test_a_wrong_value_of_the_base_is_refused_by_name(base, path, value, message
 
 
 def test_tensors_that_share_memory_are_loaded_as_their_own():
-    source, target = _trained("adam", "given", 7), _trained("adam", "given", 3)
+    source, target = trained("adam", "given", 7), trained("adam", "given", 3)
     state = source.base.state_dict()["state"]
     shared = {i: {**kept, "step": state[0]["step"]} for i, kept in state.items()}
     shared[0]["exp_avg"] = shared[0]["exp_avg_sq"] = state[0]["exp_avg_sq"]
@@ -212,7 +213,7 @@ def test_names_of_parameters_in_another_order_are_refused():
 
 
 def test_settings_of_another_run_load_if_asked():
-    source, target = _trained("adam", "given", 7), Training("adam", "paper")
+    source, target = trained("adam", "given", 7), Training("adam", "paper")
     state = source.optimizer.state_dict()
     with pytest.raises(ValueError, match=r"\['nu'\] must be 0.6 as in this run, got 0.8"):
         target.optimizer.load_state_dict(state)
@@ -228,7 +229,7 @@ def test_settings_of_another_run_load_if_asked():
 
 def test_a_larger_multiplier_than_allowed_here_is_lowered_if_asked():
     target = Training("adam", "given")
-    state = copy.deepcopy(_trained("adam", "given", 7).optimizer.state_dict()["powalm"])
+    state = copy.deepcopy(trained("adam", "given", 7).optimizer.state_dict()["powalm"])
     state["y"]["rows"] = ROWS + 50
     state["beta"] = 1e9
     target.optimizer.load_powalm_state_dict(state, strict=False)
@@ -237,7 +238,7 @@ def test_a_larger_multiplier_than_allowed_here_is_lowered_if_asked():
 
 
 def test_a_base_that_fails_while_loading_stays_as_it_was(monkeypatch):
-    target = _trained("sgd", "given", 3)
+    target = trained("sgd", "given", 3)
     before = copy.deepcopy(target.optimizer.state_dict())
 
     def fail(state_dict):
@@ -246,12 +247,12 @@ def test_a_base_that_fails_while_loading_stays_as_it_was(monkeypatch):
 
     monkeypatch.setattr(target.base, "load_state_dict", fail)
     with pytest.raises(RuntimeError, match="half loaded"):
-        target.optimizer.load_state_dict(_trained("sgd", "given", 7).optimizer.state_dict())
+        target.optimizer.load_state_dict(trained("sgd", "given", 7).optimizer.state_dict())
     assert same(before, target.optimizer.state_dict())
 
 
 def test_an_unstarted_state_replaces_a_started_one():
-    target = _trained("adam", "given", 30)
+    target = trained("adam", "given", 30)
     target.optimizer.load_state_dict(Training("adam", "given").optimizer.state_dict())
     assert not target.optimizer.dual.started
     assert target.optimizer.state_dict()["powalm"]["latest"] == {}
@@ -259,7 +260,7 @@ def test_an_unstarted_state_replaces_a_started_one():
 
 
 def test_bytes_of_multipliers_are_checked():
-    multipliers = MultiplierState(_trained("adam", "given", 7).optimizer)
+    multipliers = MultiplierState(trained("adam", "given", 7).optimizer)
     with pytest.raises(ValueError, match=r"state_dict\['powalm'\] must be bytes, got 'x'"):
         multipliers.load_state_dict({"powalm": "x"})
     with pytest.raises(ValueError, match="corrupted or incomplete checkpoint: state_dict"):

@@ -6,7 +6,8 @@ import pytest
 
 from experiments.attacks import trainings
 from experiments.attacks.findings import FindingError
-from experiments.attacks.trainings import BASES, Case, attack_by_hand
+from experiments.attacks.random_case import BASES, Case
+from experiments.attacks.trainings import attack_by_hand
 
 
 @pytest.mark.parametrize("seed", range(8))

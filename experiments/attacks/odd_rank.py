@@ -1,0 +1,166 @@
+"""A training on some ranks, the last of which does something differently."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+
+
+class Odd:
+    """What the last rank does differently; the others do nothing of it.
+
+    Args:
+        on: whether this is the last rank.
+        kind: the disagreement.
+    """
+
+    def __init__(self, on: bool, kind: str) -> None:
+        self.alone = kind.startswith(ALONE)  # on all ranks
+        self.kind = kind.removeprefix(ALONE) if on else ""
+
+    def __call__(self, kind: str) -> bool:
+        """Whether this rank does it."""
+        return self.kind == kind
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "another nu": {"nu": 0.5},
+    "another rule": {"sigma": "paper"},
+    "another coupling": {"coupling": "block"},
+    "another beta_1": {"beta_1": 2.0},
+    "a measured penalty": {"beta_1": None},
+    "another omega": {"omega": 1.5},
+    "a bound on y": {"y_max": 5.0},
+    "a warm-up": {"warm_up": 3},
+    "another rule for nan": {"on_nonfinite": "skip"},
+    "a margin": {"margin": 0.1},
+    "another length": {"total_steps": 50, "updates": 3},
+    "updates in steps": {"updates": 2},
+    "checks at updates": {"check_finite": "at_update"},
+}
+ALONE = "parameters only: "  # without blocks of the batch
+KINDS = [
+    *SETTINGS,
+    "another order",
+    "another kind",
+    "another name",
+    "another size",
+    "another block of the parameters",
+    "one block of the batch more",
+    "one block of the batch less",
+    "a scale",
+    "counts",
+    "another precision",
+    "statistics of another size",
+    "other parameters",
+    "never calls augment",
+    "leaves out one augment",
+    "calls augment once more",
+    "leaves out one update",
+    "updates once more",
+    "ends an epoch early",
+    "leaves out one step",
+    "another state",
+    "other multipliers",
+    *(ALONE + kind for kind in ("another nu", "leaves out one update", "updates once more")),
+]
+
+# Shards have no copies that could differ, and a step of shards is a collective of its own.
+UNSHARDED = ("other parameters", "another state", "leaves out one step")
+
+
+def build(odd: Odd, net: nn.Module) -> PowerALMOptimizer:
+    """Return the optimizer of a rank."""
+    constraints = ConstraintRegistry()
+    constraints.equality("rows", lambda: net.weight.square().sum(1) - 1)
+    if odd("another block of the parameters"):
+        constraints.inequality("total", lambda: net.weight.sum() - 9)
+    kind = constraints.equality if odd("another kind") else constraints.inequality
+    scale = 2.0 if odd("a scale") else None
+    batch: list[Callable[[], Any]] = [
+        lambda: kind("rate", size=2 if odd("another size") else 1, scale=scale),
+        lambda: constraints.inequality(
+            "other" if odd("another name") else "share",
+            size=1,
+            from_statistics=lambda s: s[:1] / s[1:2] - 0.1,
+        ),
+    ]
+    if odd("one block of the batch less"):
+        batch.pop()
+    if odd.alone:
+        batch.clear()
+    for register in reversed(batch) if odd("another order") else batch:
+        register()
+    if odd("one block of the batch more"):
+        constraints.inequality("more", size=1)
+    settings = {"beta_1": 1.0, "nu": 0.8, **SETTINGS.get(odd.kind, {})}
+    base = torch.optim.SGD(net.parameters(), lr=0.01)
+    return PowerALMOptimizer(base, constraints, **settings)
+
+
+def train(rank: int, kind: str, sharded: bool) -> None:
+    """Train on one rank until something raises."""
+    odd = Odd(rank == dist.get_world_size() - 1, kind)
+    torch.manual_seed(0)
+    net: Any = nn.Linear(8, 4, dtype=torch.float64)
+    if sharded:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(net)
+        model = net
+    else:
+        model = nn.parallel.DistributedDataParallel(net)
+    if odd("other parameters") and not sharded:
+        with torch.no_grad():
+            net.weight.mul_(1.5)
+    optimizer = build(odd, net)
+    if odd("another state"):
+        optimizer.load_powalm_state_dict({**optimizer.powalm_state_dict(), "total_steps": 7})
+    if kind == "other multipliers":
+        state = optimizer.powalm_state_dict()
+        y = {"rows": torch.ones(4), "rate": torch.ones(1), "share": torch.ones(1)}
+        if odd("other multipliers"):
+            y["rows"] = 2 * y["rows"]
+        optimizer.load_powalm_state_dict({**state, "y": y})
+    for step in range(9):
+        x = torch.randn(5, 8, dtype=torch.float64)
+        optimizer.zero_grad()
+        out = model(x)
+        loss = out.square().mean()
+        calls = 1
+        if odd.alone or odd("never calls augment") or (odd("leaves out one augment") and step == 4):
+            calls = 0
+        calls += odd("calls augment once more") and step == 4
+        for _ in range(calls):
+            loss = optimizer.augment(loss, **values(odd, out))
+        loss.backward()
+        if not (odd("leaves out one step") and step == 4):
+            optimizer.step()
+        missed = odd("leaves out one update") and step == 5
+        early = odd("ends an epoch early") and step == 4
+        if (step % 3 == 2 and not missed) or (odd("updates once more") and step == 3) or early:
+            optimizer.update_multipliers()
+
+
+def values(odd: Odd, out: torch.Tensor) -> dict[str, Any]:
+    """Return the batch blocks of a step."""
+    rate: Any = out[:, :1].mean(0)
+    if odd("another size"):
+        rate = out[:, :2].mean(0)
+    if odd("another precision"):
+        rate = rate.float()
+    if odd("counts"):
+        rate = (rate, torch.ones(1))
+    statistics = [out.sigmoid().sum(), out.new_tensor(20.0)]
+    if odd("statistics of another size"):
+        statistics.append(out.new_tensor(1.0))
+    found = {"rate": rate, "other" if odd("another name") else "share": torch.stack(statistics)}
+    if odd("one block of the batch less"):
+        del found["share"]
+    if odd("one block of the batch more"):
+        found["more"] = out[:, 1:2].mean(0)
+    return found
