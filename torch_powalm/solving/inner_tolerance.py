@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
 from torch_powalm.result import InnerResult, Status
 from torch_powalm.solvers.base import Smooth
-from torch_powalm.solving.oracle import Point
+from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import DECREASE_AUTOMATIC, DECREASE_GIVEN_LAM
 
 _FIRST = 0.01  # first automatic tolerance, relative to the residual at x_1
@@ -37,10 +36,6 @@ class AutomaticTolerance:
     def __init__(self, residual: float, eps_phi: float) -> None:
         self.floor = 0.5 * eps_phi
         self.value = max(self.floor, min(_FIRST * residual, 1e300) if residual < math.inf else 0.0)
-
-    def at(self, point: Point) -> InnerTolerance:
-        """The rule from this point on."""
-        return self
 
     def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
         """Take the start of the next subproblem into account."""
@@ -74,20 +69,15 @@ class NewtonTolerance(AutomaticTolerance):
     """A fraction of the residual where each subproblem starts, at least eps_phi/2.
 
     Newton steps converge fast, so a subproblem is solved as well as its y deserves, and no better.
-    As long as ∇f = 0 where subproblems end, the multipliers of a solution are 0: y stays, each
+    As long as ∇f = 0 where subproblems start, the multipliers of a solution are 0: y stays, each
     subproblem is solved to eps_phi/2, and β grows until its solutions are feasible.
     """
 
     constant = True  # whether f was constant so far
 
-    def at(self, point: Point) -> InnerTolerance:
-        """The rule from this point on."""
-        if self.constant:
-            self.constant = not bool(point.gradient(torch.zeros_like(point.r)).any())
-        return self
-
     def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
         """Take the start of the next subproblem into account."""
+        self.constant = self.constant and isinstance(psi, Subproblem) and psi.is_flat(x)
         residual = 0.0 if self.constant else g.distance(x, psi.value_and_grad(x)[1])
         self.value = max(self.floor, min(_NEWTON * residual, 1e300))
 
@@ -112,10 +102,6 @@ class PenaltyTolerance:
     def __init__(self, lam: float, dual: DualState) -> None:
         self.lam = lam
         self.value = lam / dual.beta
-
-    def at(self, point: Point) -> InnerTolerance:
-        """The rule from this point on."""
-        return self
 
     def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
         """Take the start of the next subproblem into account."""

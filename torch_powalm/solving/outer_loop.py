@@ -74,7 +74,7 @@ class OuterLoop:
             problem.f_scale * start.residuals.stationarity,
             problem.f_scale * tolerances.eps_phi,
             newton=small,
-        ).at(at)
+        )
         self.termination = Termination(
             start,
             dual.beta,
@@ -166,7 +166,6 @@ class OuterLoop:
             self.restoration.observe(primal)
             residual = dual.residual_norm(at.r) / self.problem.r_scale
             violation = max(primal, residual) / self.settings.tolerances.eps_A
-            self.tolerance = self.tolerance.at(at)
             step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
             termination.observe(point, step, dual.beta, inner.status)
         if self.interruption:
