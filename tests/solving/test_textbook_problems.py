@@ -70,9 +70,7 @@ def hs100() -> Textbook:
             )
         )
 
-    return Textbook(
-        Problem(f, inequality=inequality), vector(1, 2, 0, 4, 0, 1, 1), 680.6300573, 60
-    )
+    return Textbook(Problem(f, inequality=inequality), vector(1, 2, 0, 4, 0, 1, 1), 680.6300573, 60)
 
 
 def chaconn2() -> Textbook:

@@ -16,7 +16,6 @@ from torch_powalm.solving.penalty_model import Expansion
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.termination import DescentMonitor
 
-
 _ROUNDING = 1e-13  # of a product with J
 
 
