@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.checks.state_checks import check_items, check_keys, check_number, check_tensor
+from torch_powalm.functional import violation
 from torch_powalm.training.block import Block, Tally, checked_tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.registry import ConstraintRegistry
@@ -181,7 +182,7 @@ def _without_bias(margin: Tensor, value: Tensor, proxy: Tensor) -> Tensor:
     A proxy above the true value makes the penalty push on where the stricter bound is met already.
     So its bias is removed there, and kept where the violation is as large as the margin.
     """
-    excess = (value + margin).clamp(min=0)
+    excess = violation(value + margin, True)
     share = torch.where(excess < margin, 1 - excess / margin.clamp(min=1e-30), 0.0)
     return margin + torch.where(excess > 0, share, 1.0) * (value - proxy)
 
