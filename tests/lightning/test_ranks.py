@@ -86,7 +86,7 @@ def test_a_batch_that_is_nan_on_one_rank_is_left_out_by_both(how, results):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("loss", "gradient of the loss must be finite, got nan or inf"),
+        ("loss", "gradient of the loss"),
         ("value", "constraint 'mean' must be finite, got nan or inf"),
     ],
 )
