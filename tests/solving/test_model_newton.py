@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.problems import vector
-from torch_powalm import Problem, power_alm, prox
+from torch_powalm import Problem, Status, power_alm, prox
 from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
 from torch_powalm.solving.box_newton import minimize_on_box
@@ -159,3 +159,21 @@ def test_a_wrong_curvature_in_a_state_raises() -> None:
     with pytest.raises(ValueError, match=r"\['B'\] must have shape \(2, 2\), got \(3, 3\)"):
         curvature.load_state_dict(wrong)
     assert curvature.B is None
+
+
+def test_a_refused_trial_far_away_does_not_spoil_the_model() -> None:
+    # The first trial finds f = 1e17, whose curvature would make all later steps vanish.
+    problem = Problem(lambda x: torch.exp(80 * x[0]) - x[0] + 0.5 * (x[1] - 1) ** 2)
+    solution = power_alm(problem, vector(-0.5, 0), max_gradients=40)
+    assert solution.converged
+    assert solution.x[0].item() == pytest.approx(-math.log(80) / 80, abs=1e-4)
+
+
+def test_a_trial_whose_gradient_is_not_finite_is_refused() -> None:
+    # f has a value at x_1 < 0, and a gradient of nan.
+    def f(x: Tensor) -> Tensor:
+        return 0.1 * (x - 0.3).square().sum() + 0.0 * x.clamp(min=0).sqrt().sum() + x.abs().sum()
+
+    solution = power_alm(Problem(lambda x: f(x) + x.sum()), vector(1, 1), max_gradients=200)
+    assert solution.x.isfinite().all()
+    assert solution.status is not Status.NOT_FINITE
