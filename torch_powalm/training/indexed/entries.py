@@ -40,7 +40,9 @@ def read_entries(name: str, size: int, given: Any, reads: bool) -> Entries:
         got = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise TypeError(f"index of {name!r} must be a tensor of integers, got {got}")
     value, index = value.reshape(-1), index.reshape(-1).long()
-    if len(value) != len(index) or len(value) == 0:
+    if len(value) == 0:
+        raise ValueError(f"constraint {name!r} must have at least one entry, got none")
+    if len(value) != len(index):
         raise ValueError(f"index of {name!r} must have {len(value)} entries, got {len(index)}")
     value = value.float() if value.element_size() < 4 else value
     if not index.is_cpu or not reads:
