@@ -24,6 +24,9 @@ class Entries(NamedTuple):
 def read_entries(name: str, size: int, given: Any, reads: bool) -> Entries:
     """Return the value and the index of a batch, or raise if they do not fit the block.
 
+    An index that may not be read and is out of range makes its value nan, which leaves out the step
+    and is told at the next update.
+
     Args:
         name: name of the block.
         size: number of its entries.
@@ -47,6 +50,8 @@ def read_entries(name: str, size: int, given: Any, reads: bool) -> Entries:
     value = value.float() if value.element_size() < 4 else value
     if not index.is_cpu or not reads:
         index = index.to(value.device, non_blocking=True)
+        inside = (index >= 0) & (index < size)
+        value, index = torch.where(inside, value, math.nan), index.clamp(0, size - 1)
         return Entries(value, index, distinct(index))
     indices = index.tolist()
     low, high, different = min(indices), max(indices), len(set(indices)) == len(indices)

@@ -179,7 +179,7 @@ class IndexedMultipliers:
     def _excess(self, value: Tensor) -> Tensor:
         """Return the sum of squares of the scaled violations; unseen entries are nan."""
         excess = violation(value, self.inequality).nan_to_num() * self.scale
-        return torch.dot(excess, excess)
+        return torch.dot(excess, excess).to(self.squares.dtype)
 
     def _squares(self, value: Tensor, y: Tensor) -> Tensor:
         """Return the sum of squares of the scaled (A, u) with the slacks of the last update."""
@@ -187,7 +187,7 @@ class IndexedMultipliers:
         if self.inequality:
             r = torch.maximum(r, y * (self.slack * (-1 / self.scale)).to(y.dtype))
         r = r.nan_to_num()
-        return torch.dot(r, r)
+        return torch.dot(r, r).to(self.squares.dtype)
 
     def summary(self) -> list[Tensor]:
         """Return what a report says about the block, still on the device."""
@@ -220,4 +220,4 @@ class IndexedMultipliers:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; the vectors have been made."""
         for name in _SAVED:
-            setattr(self, name, state[name].detach().clone().to(self.y.device))
+            setattr(self, name, state[name].detach().clone().to(getattr(self, name)))
