@@ -101,7 +101,7 @@ class Ranks:
         buffers = [packed.new_zeros(max(map(sum, sizes))) for _ in range(size)]
         padded = torch.cat([packed, packed.new_zeros(len(buffers[0]) - len(packed))])
         dist.all_gather(buffers, padded, group=group)
-        pieces = [b[: sum(s)].split(s) for b, s in zip(buffers, sizes, strict=True)]
+        pieces = [torch.split(b[: sum(s)], s) for b, s in zip(buffers, sizes, strict=True)]
         found = [
             torch.cat([piece[i].view(t.dtype) for piece in pieces]) for i, t in enumerate(tensors)
         ]
