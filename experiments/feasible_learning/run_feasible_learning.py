@@ -23,12 +23,13 @@ COLUMNS = ("mean", "99th percentile", "maximum", "above the bound", "test accura
 TEXT = """\
 # Feasible learning
 
-Feasible Learning (Ramirez et al., AISTATS 2025) asks that the loss of *every* training sample is at most
-a bound, here {bound:g}, instead of a small mean. Each sample has a multiplier: an indexed block of
-{n:,} entries. A network with one hidden layer is trained by Adam (lr 1e-3, cosine schedule, batches of
-128) for {epochs} epochs on {what}; medians over {seeds} seeds, with the smallest and the largest in
-brackets. "Ours" has nothing set. Cooper's IndexedMultiplier needs a dual rate, so three are shown; none
-was chosen by its result. Losses are of the final network on all training samples.
+Feasible Learning (Ramirez et al., AISTATS 2025) asks that the loss of *every* training sample is
+at most a bound, here {bound:g}, instead of a small mean. Each sample has a multiplier: an indexed
+block of {n:,} entries. A network with one hidden layer is trained by Adam (lr 1e-3, cosine
+schedule, batches of 128) for {epochs} epochs on {what}; medians over {seeds} seeds, with the
+smallest and the largest in brackets. "Ours" has nothing set. Cooper's IndexedMultiplier needs a
+dual rate, so three are shown; none was chosen by its result. Losses are of the final network on
+all training samples.
 
     {command}
 

@@ -2,7 +2,7 @@
 
     min mean loss   s.t.   loss_i ≤ bound for every training sample i
 
-The bound is a formulation of Ramirez et al. (Feasible Learning, AISTATS 2025), whose objective is 0.
+The bounds are those of Feasible Learning (Ramirez et al., AISTATS 2025), whose objective is 0.
 """
 
 from collections.abc import Callable

@@ -11,9 +11,10 @@ from torch import Tensor
 from tests.problems import vector
 from torch_powalm import prox
 from torch_powalm.result import Status
-from torch_powalm.solving.feasibility_restoration import is_stuck, restore
+from torch_powalm.solving.feasibility_restoration import restore
 from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
+from torch_powalm.solving.violation_slope import is_stuck
 
 
 def test_the_time_of_a_run_bounds_its_search_for_a_feasible_point(

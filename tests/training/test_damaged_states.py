@@ -11,7 +11,7 @@ from experiments.attacks.mutations import with_entry
 from experiments.attacks.small_training import BASES, Training, same, trained
 from experiments.attacks.state_dicts import attack_training
 from torch_powalm import ConstraintRegistry, MultiplierState, PowerALMOptimizer
-from torch_powalm.state_checks import check_count, check_flag, check_number
+from torch_powalm.checks.state_checks import check_count, check_flag, check_number
 
 NAN = math.nan
 F64 = torch.float64

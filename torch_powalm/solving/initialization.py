@@ -10,16 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.dual_settings import checked_multipliers, checked_numbers
+from torch_powalm.checks.state_checks import (
+    check_keys,
+    check_list,
+    check_number,
+    check_tensor,
+    refuse,
+)
 from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import checked_multipliers, checked_numbers
 from torch_powalm.functional import norm
 from torch_powalm.solving.budget import Budget, BudgetUsedUpError
-from torch_powalm.solving.feasibility_restoration import neighbor
 from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales, find_scales
 from torch_powalm.solving.lagrangian_curvature import is_small
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
-from torch_powalm.state_checks import check_keys, check_list, check_number, check_tensor, refuse
+from torch_powalm.solving.violation_slope import neighbor
 
 _STATE = ("y", "beta", "k", "start_norm", "last_norm", "tol")
 _SMALLEST = 1e-200  # factor of a scaled problem

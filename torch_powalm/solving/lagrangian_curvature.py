@@ -9,6 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.state_checks import (
+    check_count,
+    check_flag,
+    check_keys,
+    check_tensor,
+    refuse,
+)
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.prox import Bounded, Proximable
@@ -16,7 +23,6 @@ from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
-from torch_powalm.state_checks import check_count, check_flag, check_keys, check_tensor, refuse
 
 LARGEST = 50  # unknowns: secants learn B in so many steps;
 _LARGEST_STIFF = 200  # unknowns if there are enough constraints that βJᵀJ is most of the curvature:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_powalm.state_checks import (
+from torch_powalm.checks.state_checks import (
     check_count,
     check_entries,
     check_list,

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_powalm.result import Violation
-from torch_powalm.state_checks import (
+from torch_powalm.checks.state_checks import (
     check_count,
     check_keys,
     check_list,
@@ -17,6 +16,7 @@ from torch_powalm.state_checks import (
     check_storage,
     refuse,
 )
+from torch_powalm.result import Violation
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, largest, rank
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torch_powalm.state_checks import check_items, check_keys, check_number, check_tensor
+from torch_powalm.checks.state_checks import check_items, check_keys, check_number, check_tensor
 from torch_powalm.training.block import Block, Tally, checked_tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.registry import ConstraintRegistry

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from torch_powalm.checks.dual_settings import SIGMAS
+from torch_powalm.checks.state_checks import check_count, refuse
 from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import SIGMAS
 from torch_powalm.functional import norm
-from torch_powalm.state_checks import check_count, refuse
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block import Block
 from torch_powalm.training.block_vector import BlockVector

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import checked_multipliers, checked_numbers
-from torch_powalm.state_checks import (
+from torch_powalm.checks.dual_settings import checked_multipliers, checked_numbers
+from torch_powalm.checks.state_checks import (
     check_items,
     check_keys,
     check_same,
     check_tensor,
     refuse,
 )
+from torch_powalm.dual import DualState
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.base_state import load_base
 from torch_powalm.training.batch_window import BatchWindow

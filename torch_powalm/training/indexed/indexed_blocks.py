@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.state_checks import check_keys
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, step_size
 from torch_powalm.result import DualRecord
-from torch_powalm.state_checks import check_keys
 from torch_powalm.training.augmented_loss import augmented_loss, still_waiting
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import carries_gradient

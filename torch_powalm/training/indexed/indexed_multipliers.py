@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from torch_powalm import functional
+from torch_powalm.checks.state_checks import check_keys, check_tensor
 from torch_powalm.functional import violation
 from torch_powalm.result import Violation
-from torch_powalm.state_checks import check_keys, check_tensor
 from torch_powalm.training.indexed.entries import Entries, agreeing, masked
 from torch_powalm.training.indexed.indexed_summary import described, summary
 from torch_powalm.training.on_device.tensor_formulas import (

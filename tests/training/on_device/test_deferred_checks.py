@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from tests.training.test_device_reads import EVERY, Training
+from tests.training.on_device.test_device_reads import EVERY, Training
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.prox import L1
 
