@@ -22,11 +22,10 @@ NAMES = Path(__file__).with_name("cutest_names.txt")
 
 
 def names(largest: int | None = None) -> list[str]:
-    """The development list, with at most so many unknowns where the classification says it."""
+    """The development list, with at most so many unknowns; a line has name, class and unknowns."""
     found = []
     for line in NAMES.read_text().splitlines():
-        name, kind = line.split()
-        size = kind.split("-")[-2]
+        name, _, size = line.split()
         if largest is None or (size.isdigit() and int(size) <= largest):
             found.append(name)
     return found
