@@ -83,7 +83,7 @@ class AugmentedGradient:
 
     def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
         """Return the loss with the gradient of loss + ⟨w, A⟩ for the values A of the batch."""
-        if not carries_gradient(loss, batch.proxy):
+        if not carries_gradient(loss, {n: t.total for n, t in batch.proxy.items()}):
             return loss  # validation: nothing is kept
         blocks, (proxy, reported, whole, parts) = self.blocks, batch
         if not blocks.batch:

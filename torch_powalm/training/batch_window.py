@@ -223,17 +223,17 @@ class BatchWindow:
         return sum(not call.done for call in self._calls)
 
 
-def carries_gradient(loss: Tensor, proxy: Tallies) -> bool:
+def carries_gradient(loss: Tensor, values: Mapping[str, Tensor]) -> bool:
     """Whether the augmented loss will be trained on; in validation it is not."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"loss must be a scalar tensor, got {got}")
     if not torch.is_grad_enabled():
         return False
-    with_graph = [t.total.requires_grad for t in proxy.values()]
+    with_graph = [value.requires_grad for value in values.values()]
     if not (loss.requires_grad or any(with_graph)):
         return False
     if not all(with_graph):
-        name = list(proxy)[with_graph.index(False)]
+        name = list(values)[with_graph.index(False)]
         raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
     return True
