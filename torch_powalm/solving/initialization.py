@@ -167,7 +167,7 @@ def first_penalty(
             gap = min(gap, float(at.r.abs().min()))
     # Far inside all constraints the nearest one tells how large a violation is.
     rho = max(v_norm, 0.1 * slope * x_norm, gap if v_norm == 0 else 0.0)
-    beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope > 0 else 1.0
+    beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope * rho > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
 
 

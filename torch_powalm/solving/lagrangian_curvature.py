@@ -34,6 +34,7 @@ _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as lon
 _FEWEST = 20  # steps before differences replace the secants
 _RUNNING = ("B", "is_guess", "by_differences", "steps", "rejected", "period")
 _FIRST_RADIUS = 10.0  # relative to the size of x: a step that is much longer rarely succeeds
+_WILD = 1e4  # curvature at a refused point, relative to that of B, that says nothing of B
 _REJECTED = 4  # steps refused in a row that show that the secants are misleading
 
 
@@ -133,6 +134,8 @@ class LagrangianCurvature:
         s_norm, y_norm = norm(s), norm(y)
         if self.B is None or not (0 < s_norm < math.inf and y_norm < math.inf):
             return
+        if not accepted and y_norm > _WILD * norm(self.B) * s_norm:
+            return  # so far away that it tells nothing of the model here
         if self.is_guess:
             theta = max(y_norm / s_norm, _FLATTEST * float(self.B[0, 0]))
             self.B, self.is_guess = theta * torch.eye(len(s), dtype=s.dtype), False

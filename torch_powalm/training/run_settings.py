@@ -80,9 +80,9 @@ def signature(
     with torch.no_grad():
         static = {name: str(value.dtype) for name, value in blocks.static_values().items()}
     sizes = {name: f"{size} numbers {static.get(name, '')}" for name, size in blocks.sizes.items()}
+    sizes |= {part.name: f"{part.size} numbers by index" for part in blocks.indexed}
     described = {
-        f"constraint {n!r}": f"{kind}, {sizes.get(n, 'indexed').strip()}"
-        for n, kind in kinds.items()
+        f"constraint {n!r}": f"{kind}, {sizes.get(n, '').strip()}" for n, kind in kinds.items()
     }
     order = ", ".join(kinds) or "no constraints"
     numbers = sum(p.numel() for p in blocks.params)

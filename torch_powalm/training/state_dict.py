@@ -101,9 +101,8 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         ours, theirs = kinds[units.steps > 0], kinds[found["steps"] > 0]
         raise ValueError(f"{_WHERE}['units'] must have {ours} as in this run, got {theirs}")
     counters, sums = parts.epoch.checked_state(state, _WHERE), _checked_sums(state, parts)
-    margin = blocks.margin.checked_state(
-        state.get("margin", {}), f"{_WHERE}['margin']", blocks.batch, counters["total_steps"]
-    )
+    saved, where, done = state.get("margin", {}), f"{_WHERE}['margin']", counters["total_steps"]
+    margin = blocks.margin.checked_state(saved, where, blocks.batch, done, strict)
     units = units.restored(found)
     restored = units.restored_dual(dual, {**numbers, "y": y}, blocks)
 

@@ -94,6 +94,17 @@ def test_the_norm_is_kept_up_to_date() -> None:
         torch.testing.assert_close((part.squares, part.excess), sums_of(part))
 
 
+def test_sums_of_squares_are_accumulated_in_float64() -> None:
+    training = Training(nu=0.5, beta_1=1.0, check_finite="at_update")
+    training.model.float()
+    training.x, training.target = training.x.float(), training.target.float()
+    training.epoch()
+    training.optimizer.update_multipliers()
+    training.epoch()
+    part = training.constraints.indexed["sample"]
+    assert (part.y.dtype, part.squares.dtype, part.excess.dtype) == (torch.float32, F64, F64)
+
+
 def test_an_index_may_come_twice() -> None:
     training = Training(nu=0.5, beta_1=1.0)
     training.step(torch.tensor([3, 3, 5, 3]))
@@ -196,6 +207,21 @@ def test_values_that_are_not_finite_are_left_out(check_finite: str) -> None:
         step_and_update()
 
 
+@pytest.mark.parametrize("wrong", [-1, 12])
+def test_an_index_out_of_range_that_may_not_be_read_is_told_at_the_update(wrong: int) -> None:
+    training = Training(beta_1=1.0, check_finite="at_update", nu=0.5)
+    training.epoch()
+    before = copy.deepcopy(training.model.state_dict())
+    error = training.model(training.x[:2]).square().sum(1)
+    training.optimizer.zero_grad()
+    given = error - 0.3, torch.tensor([3, wrong])
+    training.optimizer.augment(error.mean(), sample=given).backward()
+    training.optimizer.step()
+    torch.testing.assert_close(training.model.state_dict(), before, rtol=0, atol=0)
+    with pytest.raises(FloatingPointError, match="constraint 'sample' must be finite"):
+        training.optimizer.update_multipliers()
+
+
 def test_reports_have_quantiles_and_the_worst_entries() -> None:
     training = Training(beta_1=1.0)
     training.step(torch.arange(11))
@@ -231,6 +257,16 @@ def test_misuse_raises_by_name() -> None:
         augment(loss, sample=(value, torch.tensor([0])))
     with pytest.raises(ValueError, match=r"index of 'sample' must be in \[0, 12\), got 12"):
         augment(loss, sample=(value, torch.tensor([0, 12])))
+    with pytest.raises(ValueError, match=r"index of 'sample' must be in \[0, 12\), got -1"):
+        augment(loss, sample=(value, torch.tensor([0, -1])))
+    with pytest.raises(ValueError, match="constraint 'sample' must have at least one entry, got"):
+        augment(loss, sample=(value[:0], torch.tensor([], dtype=torch.long)))
+    with pytest.raises(TypeError, match="index of 'sample' must be a tensor of integers, got list"):
+        augment(loss, sample=(value, [0, 1]))
+    with pytest.raises(
+        ValueError, match="constraint 'sample' must have a gradient, got a constant"
+    ):
+        augment(loss, sample=(value.detach(), torch.tensor([0, 1])))
     with pytest.raises(KeyError, match="augment must have a value for 'sample', got none"):
         augment(loss)
     with pytest.raises(RuntimeError, match="step needs the batch constraints 'sample'"):

@@ -117,8 +117,8 @@ def shortening(
 
 def running_norm(past: Tensor, now: Tensor, memory: float) -> Tensor:
     """Return the running norm after a step; `past` is inf at first, and stays if now is nan."""
-    past = torch.where(past.isfinite(), past, now)
-    return torch.where(now.isfinite(), memory * past + (1 - memory) * now, past)
+    start = torch.where(past.isfinite(), past, now)
+    return torch.where(now.isfinite(), memory * start + (1 - memory) * now, past)
 
 
 def is_finite(*tensors: Tensor) -> Tensor:
