@@ -77,7 +77,7 @@ SPOILS = {
     "batch": "constraint 'batch'",
     "count": "constraint 'batch'",
     "static gradient": "gradient of constraint 'static'",
-    "loss": "gradient of the loss",
+    "loss": r"gradient of the loss or of the batch constraints \('batch'\)",
 }
 
 
@@ -201,3 +201,24 @@ def test_a_search_is_checked_at_every_step() -> None:
     training = Training(("rows",), optim.LBFGS, check_finite="at_update")
     training.optimizer.blocks.ready()
     assert not training.optimizer.blocks.deferred
+
+
+def test_a_state_saved_after_a_bad_first_step_of_an_epoch_loads() -> None:
+    training = Fragile(on_nonfinite="skip")
+    training.step()
+    training.optimizer.update_multipliers()
+    training.step("loss")
+    saved = training.optimizer.state_dict()
+    assert saved["powalm"]["gradient_norm"] == math.inf
+    Fragile(on_nonfinite="skip").optimizer.load_state_dict(saved)
+
+
+def test_an_update_that_finds_units_unmeasured_keeps_its_epoch() -> None:
+    training = Fragile(beta_1=None, total_steps=100, on_nonfinite="skip")
+    for step in range(10):
+        training.step("loss" if step == 4 else "")
+    optimizer = training.optimizer
+    assert not optimizer.dual.started
+    assert (optimizer.epoch.steps, optimizer.epoch.skipped) == (9, 1)
+    training.step()
+    assert optimizer.dual.k == 2
