@@ -177,7 +177,7 @@ class HandEstimate:
         """Return the sums as they will be after this batch."""
         if self.sums is None:
             return total, weight
-        gain = torch.where(weight > 0, self.gain, 0.0)
+        gain = self.gain * (weight > 0).to(F64)  # torch.where of two numbers is of float32
         old, before = self.sums
         return old + gain * (total - old), before + gain * (weight - before)
 

@@ -31,6 +31,12 @@ def names(largest: int | None = None) -> list[str]:
     return found
 
 
+def classes() -> dict[str, tuple[str, str]]:
+    """Kinds of objective and of constraints, as letters of the CUTEst classification."""
+    lines = (line.split() for line in NAMES.read_text().splitlines())
+    return {name: (kind[3], kind[4]) for name, kind, _ in lines}
+
+
 class Cutest:
     """Values and derivatives at an array; the last point is stored, and evaluations are counted."""
 

@@ -205,7 +205,7 @@ def test_a_process_group_must_be_one():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("loss", "gradient of the loss must be finite, got nan or inf"),
+        ("loss", "gradient of the loss"),
         ("value", "constraint 'mean' must be finite, got nan or inf"),
         ("statistics", "constraint 'rate' must be finite, got nan or inf"),
     ],
