@@ -100,9 +100,9 @@ def test_curvature_of_a_quadratic_is_measured_exactly() -> None:
 @pytest.mark.parametrize(
     ("g", "x", "small"),
     [
-        (prox.Zero(), torch.zeros(50, dtype=F64), True),
-        (prox.Box(0.0, 1.0), torch.zeros(50, dtype=F64), True),
-        (prox.Zero(), torch.zeros(51, dtype=F64), False),
+        (prox.Zero(), torch.zeros(80, dtype=F64), True),
+        (prox.Box(0.0, 1.0), torch.zeros(80, dtype=F64), True),
+        (prox.Zero(), torch.zeros(81, dtype=F64), False),
         (prox.Zero(), torch.zeros(20), False),
         (prox.L1(1.0), torch.zeros(20, dtype=F64), False),
     ],

@@ -29,6 +29,7 @@ _ACCURACIES = (1e-8, 1e-11, 1e-14)  # of a search, relative to the first gradien
 _SETTLED = 1e-6  # decrease of ½‖v‖² by linearized constraints at which a search ends
 _NEWTON = 200  # unknowns up to which Newton directions are used
 _ELSEWHERE = (1e-3, 1.0, 10.0)  # distances of other starts from x_1, relative to a typical ‖x‖
+_BRIEFLY = 300  # bound on the iterations of a search from there
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -95,7 +96,7 @@ class FeasibilityRestoration:
             return None
         self.searches += 1
         self.longest_wait, self.waiting = 2 * self.longest_wait, 0
-        found = self._restore(x)
+        found = self._restore(x, self.max_iter)
         if found is None or found.feasible:
             return found if stuck else None
         return self._look_elsewhere(found) if grown else None
@@ -104,16 +105,15 @@ class FeasibilityRestoration:
         """A feasible point from another start; the given one if some agree and none contradicts."""
         agreed = False
         for seed, distance in enumerate(_ELSEWHERE, 1):
-            again = self._restore(
-                neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
-            )
+            start = neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
+            again = self._restore(start, min(self.max_iter, _BRIEFLY))
             if again is not None and again.feasible:
                 return again
             agreed |= again is not None  # a search that found nothing shows nothing
         return found if agreed and not self.used_up() else None
 
-    def _restore(self, x: Tensor) -> Restored | None:
-        return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
+    def _restore(self, x: Tensor, max_iter: int) -> Restored | None:
+        return restore(self.problem, x, self.x_norm, self.eps_A, max_iter, self.used_up)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
 
-LARGEST = 50  # unknowns: secants learn B in so many steps;
+LARGEST = 80  # unknowns: secants learn B in so many steps;
 _LARGEST_STIFF = 200  # unknowns if there are enough constraints that βJᵀJ is most of the curvature:
 _ROWS = 0.25  # of them for one unknown
 _LARGEST_JACOBIAN = 200_000  # entries of J, up to which dense matrices are used
