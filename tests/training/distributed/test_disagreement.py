@@ -5,6 +5,7 @@ import sys
 
 from experiments.attacks.rank_disagreements import KINDS
 from tests.processes import ROOT
+from tests.versions import NEEDS_FSDP2
 from torch_powalm.training.distributed.agreement import deadline
 
 SOME = [
@@ -56,6 +57,7 @@ def test_the_deadline_can_be_set(monkeypatch):
     assert deadline() == 60.0
 
 
+@NEEDS_FSDP2
 def test_kinds_of_disagreement_under_fsdp2():
     printed = run("--sharded", "another nu", "leaves out one augment", "leaves out one update")
     assert "3 of 3 kinds: an error by name on all ranks" in printed, printed
