@@ -8,7 +8,8 @@ import torch
 from experiments.benchmarks.cutest import half, is_false, lot
 from experiments.benchmarks.cutest_failures import cause
 from experiments.benchmarks.cutest_problems import names
-from experiments.benchmarks.cutest_report import common, lowest, outcomes, ratios, text
+from experiments.benchmarks.cutest_report import text
+from experiments.benchmarks.cutest_tables import common, lowest, outcomes, paired, ratios
 from experiments.benchmarks.outcome_table import REFERENCE, Row
 from torch_powalm import Status, power_alm
 
@@ -16,7 +17,13 @@ from torch_powalm import Status, power_alm
 def row(problem: str, method: str, **known: str) -> Row:
     """A run that has solved its problem, unless `known` says otherwise."""
     found = {"n": "2", "m": "1", "solved": "1", "claimed": "1", "status": "converged"}
-    found |= {"primal": "1e-6", "dual": "1e-6", "objective": "1", "gradient_calls": "20"}
+    found |= {
+        "budget": "10",
+        "primal": "1e-6",
+        "dual": "1e-6",
+        "objective": "1",
+        "gradient_calls": "20",
+    }
     return {"problem": problem, "method": method, "cpu": "0.2", **found, **known}
 
 
@@ -37,6 +44,9 @@ def test_outcomes_count_solved_best_and_false_claims() -> None:
     assert (ours["false claims"], ours["no claim"]) == ("0", "2")
     assert (ipopt["solved"], ipopt["best objective"], ipopt["exceptions"]) == ("1", "0", "1")
     assert (ipopt["false claims"], ipopt["grossly"], ipopt["no claim"]) == ("1", "1", "1")
+    assert paired(ROWS) == [
+        {"peer": "Ipopt", "both ran": "3", "ours solves": "1", "it solves": "1", "only ours": "0"}
+    ]
     assert ratios(ROWS) == [
         {"peer": "Ipopt", "both solve": "1", "CPU time": "2.00", "gradients": "2.00"}
     ]
