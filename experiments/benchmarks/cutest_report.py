@@ -48,10 +48,11 @@ not looked at before its figures were taken.
 LEGEND = """A problem is solved if the ruler finds both residuals at most 1e-4, and a false
 claim is a success that the ruler denies; "grossly" counts those off by more than a factor of
 ten. Ipopt and SLSQP stop by tolerances of their own scaling, so a claim that is off by less is
-one of units. "Best objective" counts the problems with an objective that a method solves no
-worse than 0.1 % above the lowest one that any method found. "No claim" is an honest failure.
-Problems without a solution near their least-squares point (most fits written as equations) are
-unsolved for everybody; ours ends them with INFEASIBLE.
+one of units; "at 1e-3" counts what would be solved with tolerances ten times as large. "Best
+objective" counts the problems with an objective that a method solves no worse than 0.1 % above
+the lowest one that any method found. "No claim" is an honest failure. Problems without a
+solution near their least-squares point (most fits written as equations) are unsolved for
+everybody; ours ends them with INFEASIBLE.
 """
 
 

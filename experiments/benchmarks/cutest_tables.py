@@ -19,7 +19,12 @@ KINDS: dict[str, Callable[[str, str], bool]] = {
 
 def solved(row: Row) -> bool:
     """Whether the ruler and the clock agree that a run has solved its problem."""
-    return row["solved"] == "1" and float(row["cpu"] or "inf") <= BUDGET + 0.5
+    return row["solved"] == "1" and in_time(row)
+
+
+def in_time(row: Row) -> bool:
+    """Whether a run has ended within the time that counts."""
+    return float(row["cpu"] or "inf") <= BUDGET + 0.5
 
 
 def over_time(row: Row) -> float:
@@ -64,6 +69,7 @@ def outcomes(rows: Sequence[Row], best: dict[str, float]) -> list[dict[str, str]
                 "problems": str(len(of)),
                 "solved": str(len(good)),
                 "best objective": str(len(at_best)),
+                "at 1e-3": str(sum(in_time(r) and _worst(r) <= 10 * EPS for r in of)),
                 "false claims": str(len(false)),
                 "grossly": str(sum(_worst(row) > 10 * EPS for row in false)),
                 "no claim": str(len(of) - len(good) - len(false)),
