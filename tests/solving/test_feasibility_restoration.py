@@ -39,8 +39,13 @@ def test_the_time_of_a_run_bounds_its_search_for_a_feasible_point(
 def test_a_point_with_a_feasible_neighbor_is_not_stuck() -> None:
     problem = Problem(lambda x: x.sum(), inequality=lambda x: -x)
     assert not is_stuck(problem, vector(-1e-4), 1.0)
+
+
+def test_a_slope_counts_if_it_is_a_tenth_of_that_at_a_neighbor() -> None:
     square = Problem(lambda x: x.sum(), equality=lambda x: x * x + 1)
     assert is_stuck(square, vector(0), 1.0)
+    assert is_stuck(square, vector(1e-7), 1.0)
+    assert not is_stuck(square, vector(1e-4), 1.0)  # the neighbor is at a distance of 1e-3
 
 
 def test_restoring_returns_the_feasible_trial_point_that_ended_it() -> None:
