@@ -81,10 +81,10 @@ def _fill(params: list[nn.Parameter], loss: Tensor) -> None:
 
 
 def compiled_by_hand() -> Step:
-    """A compiled step of the augmented Lagrangian written by hand, ν = 1."""
+    """A compiled step of the augmented Lagrangian and of SGD written by hand, ν = 1."""
     model, draw = network(), batches()
     params, first = list(model.parameters()), model[0]
-    base = torch.optim.SGD(params, lr=torch.tensor(1e-3), momentum=0.9)
+    averages, rate = [torch.zeros_like(p) for p in params], torch.tensor(1e-3)
     y, z, beta = torch.zeros(WIDTH), torch.zeros(1), torch.ones(())
 
     def whole(x: Tensor, target: Tensor) -> None:
@@ -92,7 +92,10 @@ def compiled_by_hand() -> Step:
         A, value = first.weight.square().sum(1) - 1, loss.reshape(1) - 0.5
         bounded = torch.relu(z + beta * value).square().sum() / (2 * beta)
         _fill(params, loss + y @ A + beta / 2 * (A @ A) + bounded)
-        base.step()
+        with torch.no_grad():
+            for p, average in zip(params, averages, strict=True):
+                average.mul_(0.9).add_(p.grad)
+                p.sub_(rate * average)
 
     return _compiled(whole, params, draw, lambda: True)
 
