@@ -11,13 +11,14 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 TRAINING = {
     "training/registry.py": "blocks by name,\nsums over batches",
-    "training/optimizer.py": "augment, step,\nupdate_multipliers",
+    "training/optimizer.py": "augment, step",
     "training/batch_window.py": "values of the batch,\ncalls since the last step",
     "training/block_vector.py": "r = (A, B),\none flat vector",
     "training/augmented_gradient.py": "w = weight(r),\n∇loss + Jᵀw",
     "training/vector_jacobian.py": "Jᵀw,\nadded to .grad",
     "training/optimizer_protocol.py": "step of the base,\nhooks, engines",
     "training/prox_terms.py": "prox of parameters\nthat carry a g",
+    "training/multiplier_update.py": "r of the epoch,\nmoves y and β",
 }
 CORE = {
     "dual.py": "y, β, k and\ntheir only update",
@@ -66,7 +67,7 @@ def route(axes: Axes, y: float, files: dict[str, str], title: str) -> None:
 
 def main() -> None:
     """Draw both routes over the core they share."""
-    figure = Figure(figsize=(14.5, 5.4), layout="constrained")
+    figure = Figure(figsize=(16.2, 5.4), layout="constrained")
     axes = figure.subplots()
     top, middle, bottom = 4.2, 2.1, 0.0
     route(axes, top, TRAINING, "training/   loss → augmented gradient → step → multiplier update")
@@ -78,12 +79,13 @@ def main() -> None:
     # Both routes reach the formulas through dual.py.
     dual = 7.15 + WIDTH / 2
     arrow(axes, (4 * STEP + WIDTH / 2, top), (dual + 0.35, middle + HEIGHT + 0.02))
+    arrow(axes, (8 * STEP + WIDTH / 2, top), (dual + 0.7, middle + HEIGHT + 0.02))
     arrow(axes, (3 * STEP + WIDTH / 2, bottom + HEIGHT), (dual - 0.35, middle - 0.02))
     # The one arrow back: the next outer iteration.
     back = {"connectionstyle": "arc3,rad=-0.16", "linestyle": "--"}
     arrow(axes, (7 * STEP + WIDTH / 2, bottom), (3 * STEP + WIDTH / 2, bottom), **back)
     axes.text(5 * STEP + WIDTH / 2, -0.86, "next outer iteration", ha="center", fontsize=8)
-    axes.set_xlim(-0.15, 8 * STEP)
+    axes.set_xlim(-0.15, 9 * STEP)
     axes.set_ylim(-1.1, top + HEIGHT + 0.6)
     axes.set_axis_off()
     figure.savefig(Path(__file__).with_name("architecture.png"), dpi=110)

@@ -55,6 +55,7 @@ TARGETS = [
     Target("torch_powalm/dual.py", "", FORMULAS[::-1]),
     Target("torch_powalm/result.py", "Residuals", CERTIFICATE),
     Target("torch_powalm/solving/problem.py", "Problem.measure", CERTIFICATE),
+    Target("torch_powalm/solving/problem.py", "Problem.residuals_of", CERTIFICATE),
     Target("torch_powalm/solving/kkt_certificate.py", "", CERTIFICATE[::-1]),
 ]
 # Changes that type checks or the first call would reveal, such as + for <<, are left out.

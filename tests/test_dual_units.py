@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.test_dual import state, vector
+from torch_powalm import functional as fn
 
 MIXED = torch.tensor([False, True, True, False])
 SCALES = vector(2.0, 0.5, 3.0, 0.1)
@@ -273,3 +274,15 @@ def test_a_state_takes_over_another_one():
     one.take_over(two)
     assert one.nu == 1.0
     assert one.update(vector(0.5, 0.5)) == two.update(vector(0.5, 0.5))
+
+
+def test_the_penalty_grows_on_until_it_prevails_over_multipliers_that_push_away():
+    r, one = torch.tensor([3.0, 4.0]), torch.ones(2)
+    for y, far in ((-0.2 * r, 1.7**2), (-2 * r, 6.2**2), (0.2 * r, 1.44)):
+        # β far^ν = β 1.44^ν + the part of −y along r, for β = 2 and ν = ½
+        found, q = fn.rescale(r, one, None, 1.44, y, 2.0, 0.5)
+        assert q == pytest.approx(min(1.0, far / 5), rel=1e-6)
+        torch.testing.assert_close(found, q * r)
+    inequality = torch.tensor([True, False])
+    _, q = fn.rescale(torch.tensor([-3.0, 4.0]), one, inequality, 1.0, -0.5 * one, 1.0, 1.0)
+    assert q == pytest.approx(1.5 / 4)  # an inequality that is met is no violation

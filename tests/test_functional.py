@@ -196,6 +196,19 @@ def test_the_number_of_constraints_does_not_change_the_stiffness():
     assert found == pytest.approx([found[0]] * 100, rel=1e-12)
 
 
+@pytest.mark.parametrize("removed", [0.5, 3.0])
+@pytest.mark.parametrize("copies", [1, 40])
+def test_entries_given_by_their_squares_count_like_those_in_the_vector(removed, copies):
+    r = torch.tensor([-3.0, 0.4, -0.2] * copies + [removed], dtype=torch.float64)
+    lower = torch.tensor([-1.5, -0.7, -2.0] * copies + [-math.inf], dtype=torch.float64)
+    expected = fn.slack_stiffness(r, fn.norm(r), lower, 2.0, 0.5)
+    rest = removed**2
+    assert fn.slack_stiffness(r[:-1], fn.norm(r), lower[:-1], 2.0, 0.5, rest) == pytest.approx(
+        expected, rel=1e-12
+    )
+    assert fn.slack_stiffness(r[:-1], fn.norm(r), lower[:-1], 2.0, 0.5) > (1 + 1e-5) * expected
+
+
 @pytest.mark.parametrize(("size", "by_tensors"), [(64, False), (65, True)])
 def test_a_few_constraints_are_handled_with_floats(size, by_tensors, monkeypatch):
     r, y, inequality, beta = random_case(1)

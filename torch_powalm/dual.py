@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.dual_settings import BETA_LIMIT, check_settings
+from torch_powalm.checks.dual_settings import BETA_LIMIT, check_settings
 from torch_powalm.functional import (
     augmented_lagrangian,
     eliminate_slack,

@@ -59,9 +59,8 @@ def scaled_add(y: Tensor, r: Tensor, c: float) -> Tensor:
     """Return y + c r, even if c itself overflows in the dtype of r but c r does not."""
     if c < _LARGE:
         return torch.add(y, r, alpha=c)
-    root = min(
-        math.sqrt(c), 0.1 * torch.finfo(r.dtype).max
-    )  # finite in the type of r: 0 · root = 0
+    # Finite in the dtype of r, so that 0 · root is 0.
+    root = min(math.sqrt(c), 0.1 * torch.finfo(r.dtype).max)
     return torch.add(y, r * root, alpha=root)
 
 

@@ -41,7 +41,7 @@ def sums(decisions, labels, groups):
 
 
 def fit(margin, epochs):
-    """Train towards a false-negative rate of ASKED − margin in both groups."""
+    """Train toward a false-negative rate of ASKED − margin in both groups."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(len(table.features), 32), nn.ReLU(), nn.Linear(32, 1))
     constraints = ConstraintRegistry()

@@ -61,6 +61,7 @@ class HandDual:
         self.y = torch.zeros(len(self.inequality), dtype=F64)
         self.start_norm = 0.0
         self.last_norm: float | None = None
+        self.nearest = math.inf  # the smallest |r| at the last update
 
     def start(self, r: Tensor) -> None:
         """Remember the violation at the first point."""
@@ -131,6 +132,7 @@ class HandDual:
             beta: the next penalty, if it is measured.
         """
         z, settings = self._near(r), self.settings
+        self.nearest = float(z.abs().min())
         residuals = self._residuals(z)
         norms = [float(u.norm()) for u in residuals]
         length = math.hypot(*norms)
@@ -175,7 +177,7 @@ class HandEstimate:
         """Return the sums as they will be after this batch."""
         if self.sums is None:
             return total, weight
-        gain = torch.where(weight > 0, self.gain, 0.0)
+        gain = self.gain * (weight > 0).to(F64)  # torch.where of two numbers is of float32
         old, before = self.sums
         return old + gain * (total - old), before + gain * (weight - before)
 

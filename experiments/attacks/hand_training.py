@@ -67,6 +67,8 @@ class ByHand(Run):
         grads = [torch.zeros_like(p) for p in self.params]
         for (loss, _, _), own in zip(batches, sums, strict=True):
             if not bool(loss.isfinite()):
+                if active:  # multipliers start at the first finite r
+                    self.dual.start(self.residual(self.blended(mean)).detach())
                 return None
             term = loss.to(F64) / n
             if active and self.batch_blocks:
@@ -131,7 +133,10 @@ class ByHand(Run):
     def _search(self, step: int, active: bool) -> dict[str, Any] | None:
         """Minimize the full L_β with a base that searches."""
         points: list[tuple[float, Any]] = []
-        if not bool(self.batch(step, 0)[0].isfinite()):
+        loss, values, _ = self.batch(step, 0)
+        if not bool(loss.isfinite()):
+            if active:
+                self.dual.start(self.residual(self.sums(values)).detach())
             return None
 
         def closure() -> Tensor:

@@ -43,7 +43,7 @@ class Case:
 
     def __init__(self, rng: random.Random) -> None:
         pick = rng.choice
-        self.base = pick(list(BASES))
+        self.base, self.at = pick(list(BASES)), 0  # and the step that is compared
         self.searches = self.base in ("lbfgs", "wolfe")
         self.dtype = pick([F64, F64, F64, F64, torch.float32, torch.bfloat16])
         if self.searches or self.base == "rprop":

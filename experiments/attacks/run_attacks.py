@@ -1,7 +1,7 @@
 """Attack the library, within a bounded time: `make attack`.
 
-    python -m experiments.attacks.run_attacks [--states N] [--files N] [--trainings N] …
-        [--seed N] [--seconds N]
+    python -m experiments.attacks.run_attacks [--states N] [--files N] [--trainings N]
+        [--solves N] [--interrupts N] [--seed N] [--seconds N]
 
 Every attack has a seed of its own; a finding prints it, and `--seed` repeats it.
 """
@@ -18,9 +18,11 @@ import torch
 
 from experiments.attacks.damaged_files import attack_file
 from experiments.attacks.findings import FindingError
+from experiments.attacks.interrupts import attack_interrupt
 from experiments.attacks.other_states import attack_best, attack_bytes, attack_solution
 from experiments.attacks.state_dicts import attack_training
 from experiments.attacks.trainings import attack_by_hand
+from experiments.attacks.wild_solves import attack_wild
 
 KINDS: dict[str, tuple[Callable[[random.Random], str], str, float]] = {
     "state dicts of trainings": (attack_training, "states", 0.84),
@@ -29,6 +31,8 @@ KINDS: dict[str, tuple[Callable[[random.Random], str], str, float]] = {
     "states of solves": (attack_solution, "states", 0.06),
     "checkpoint files": (attack_file, "files", 1.0),
     "trainings against a loop written by hand": (attack_by_hand, "trainings", 1.0),
+    "solves of wild functions": (attack_wild, "solves", 1.0),
+    "Ctrl-C": (attack_interrupt, "interrupts", 1.0),
 }
 
 
@@ -60,6 +64,8 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=5000)
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--trainings", type=int, default=5000)
+    parser.add_argument("--solves", type=int, default=2000)
+    parser.add_argument("--interrupts", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600, help="bound for each kind of attack")
     args = parser.parse_args()

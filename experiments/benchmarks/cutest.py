@@ -3,7 +3,10 @@
     python -m experiments.benchmarks.cutest [--methods NAME …] [--largest N] [--budget SECONDS]
 
 Every run is a child process that is killed when it has used its CPU time; the point is measured by
-cutest_ruler.py. Rows that are already in the CSV are not computed again.
+cutest_ruler.py.
+
+Rows that are already in the CSV are not computed again. Problems come in an order by lot, and
+--most cuts a run in parts. cutest_report.py writes the report.
 """
 
 import argparse
@@ -26,6 +29,8 @@ from experiments.benchmarks.machine import record_machine
 from experiments.benchmarks.outcome_table import RESULTS, Row
 
 EPS = 1e-4
+TABLE = RESULTS / "cutest.csv.gz"
+_UNLOADED = "cannot load: a minute was too short"
 GRACE = 3  # seconds of CPU time for loading and measuring, beyond the budget
 COLUMNS = (
     *("problem", "n", "m", "method", "solved", "claimed", "status", "primal", "dual"),
@@ -38,6 +43,11 @@ def half(name: str) -> int:
     return hashlib.sha256(name.encode()).digest()[0] % 2
 
 
+def lot(name: str) -> bytes:
+    """Where a problem comes in the order by lot, so that a run that is cut short is a sample."""
+    return hashlib.sha256(name.encode()).digest()[1:]
+
+
 def run(name: str, method: str, budget: float) -> Row:
     """One run in a child process."""
     context = multiprocessing.get_context("fork")
@@ -45,7 +55,7 @@ def run(name: str, method: str, budget: float) -> Row:
     child = context.Process(target=_child, args=(name, method, budget, sender))
     child.start()
     sender.close()
-    row: Row = {"problem": name, "method": method, "solved": 0, "claimed": 0, "status": "killed"}
+    row: Row = {"problem": name, "method": method, "solved": 0, "claimed": 0, "status": _UNLOADED}
     # The kernel ends the child by its CPU time; this bound is for a child that waits for ever.
     deadline = time.monotonic() + 20 * (budget + GRACE)
     while receiver.poll(max(0.0, deadline - time.monotonic())):
@@ -66,7 +76,7 @@ def _child(name: str, method: str, budget: float, sender: Any) -> None:
     except Exception as error:  # a problem that cannot be built is a row, not an end
         sender.send({"status": f"cannot load: {error!r}"[:80]})
         return
-    sender.send({"n": cutest.n, "m": cutest.m})
+    sender.send({"n": cutest.n, "m": cutest.m, "status": "killed"})
     _limit(budget + GRACE)
     start = time.process_time()
     try:
@@ -91,13 +101,18 @@ def _limit(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, resource.RLIM_INFINITY))
 
 
+def is_false(row: Row) -> bool:
+    """Whether the ruler denies a claim of success."""
+    return int(row["claimed"]) == 1 and int(row["solved"]) == 0 and bool(row.get("primal"))
+
+
 def summary(rows: Sequence[Row]) -> str:
     """Solved, false claims and time of every method."""
     lines = []
     for method in dict.fromkeys(row["method"] for row in rows):
         of = [row for row in rows if row["method"] == method]
         solved = sum(int(row["solved"]) for row in of)
-        false = sum(int(row["claimed"]) and not int(row["solved"]) for row in of)
+        false = sum(is_false(row) for row in of)
         raised = sum("exception" in row["status"] for row in of)
         killed = sum(row["status"] == "killed" for row in of)
         by_half = [sum(int(r["solved"]) for r in of if half(r["problem"]) == h) for h in (0, 1)]
@@ -116,20 +131,20 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=100)
     parser.add_argument("--half", type=int, default=None, choices=(0, 1))
     parser.add_argument("--budget", type=float, default=10.0)
-    parser.add_argument("--output", type=Path, default=RESULTS / "cutest.csv")
+    parser.add_argument("--most", type=int, default=None, help="runs after which this call ends")
+    parser.add_argument("--output", type=Path, default=TABLE)
     args = parser.parse_args()
     torch.set_num_threads(1)
     load_libraries()  # once, not in every child
     rows: list[Row] = list(read_csv(args.output)) if args.output.exists() else []
     done = {(row["problem"], row["method"]) for row in rows}
     chosen = [n for n in args.problems or names(args.largest) if args.half in (None, half(n))]
-    for name in chosen:
-        for method in args.methods:
-            if (name, method) not in done:
-                rows.append(run(name, method, args.budget))
-                shown = {k: rows[-1].get(k) for k in ("problem", "method", *COLUMNS[4:])}
-                print(*shown.values(), flush=True)
-                write_csv(args.output, rows, COLUMNS)
+    pairs = [(name, method) for name in sorted(chosen, key=lot) for method in args.methods]
+    for name, method in [pair for pair in pairs if pair not in done][: args.most]:
+        rows.append(run(name, method, args.budget))
+        shown = {k: rows[-1].get(k) for k in ("problem", "method", *COLUMNS[4:])}
+        print(*shown.values(), flush=True)
+        write_csv(args.output, rows, COLUMNS)
     if args.output.parent == RESULTS:
         record_machine(RESULTS, "cutest")
     print(summary(rows))

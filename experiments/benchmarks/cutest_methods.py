@@ -100,6 +100,8 @@ def alpaqa(cutest: Cutest, eps: float, seconds: float) -> Claim:
 
     import alpaqa as pa
 
+    start, last = time.process_time(), [cutest.x_1]
+
     class Wrapped(pa.BoxConstrProblem):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(cutest.n, cutest.m)
@@ -109,6 +111,9 @@ def alpaqa(cutest: Cutest, eps: float, seconds: float) -> Claim:
             self.general_bounds.upper = cutest.c_upper
 
         def eval_objective(self, x: Any) -> float:
+            if time.process_time() - start > seconds:  # its own limit is one of wall time
+                raise TimeoutError
+            last[0] = np.array(x)
             return cutest.f(x)[0]
 
         def eval_objective_gradient(self, x: Any, grad: Any) -> None:
@@ -121,12 +126,15 @@ def alpaqa(cutest: Cutest, eps: float, seconds: float) -> Claim:
         def eval_constraints_gradient_product(self, x: Any, y: Any, out: Any) -> None:
             out[:] = y @ cutest.c(x)[1] if cutest.m else 0.0
 
-    limit = timedelta(seconds=seconds)
+    limit = timedelta(seconds=100 * seconds)
     alm = {"tolerance": eps, "dual_tolerance": eps / max(1, cutest.m) ** 0.5, "max_time": limit}
     alm |= {"max_iter": 200}
     inner = {"max_iter": 10_000, "max_time": limit, "stop_crit": pa.ApproxKKT2}
     solver = pa.ALMSolver(alm, pa.PANOCSolver(inner, {"memory": 10}))
-    x, y, stats = solver(pa.Problem(Wrapped()), x=cutest.x_1, y=np.zeros(cutest.m))
+    try:
+        x, y, stats = solver(pa.Problem(Wrapped()), x=cutest.x_1, y=np.zeros(cutest.m))
+    except TimeoutError:
+        return Claim(last[0], None, "time", False)
     status = str(stats["status"]).split(".")[-1]
     return Claim(x, y, status, status == "Converged")
 

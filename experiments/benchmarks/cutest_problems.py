@@ -22,14 +22,19 @@ NAMES = Path(__file__).with_name("cutest_names.txt")
 
 
 def names(largest: int | None = None) -> list[str]:
-    """The development list, with at most so many unknowns where the classification says it."""
+    """The development list, with at most so many unknowns; a line has name, class and unknowns."""
     found = []
     for line in NAMES.read_text().splitlines():
-        name, kind = line.split()
-        size = kind.split("-")[-2]
+        name, _, size = line.split()
         if largest is None or (size.isdigit() and int(size) <= largest):
             found.append(name)
     return found
+
+
+def classes() -> dict[str, tuple[str, str]]:
+    """Kinds of objective and of constraints, as letters of the CUTEst classification."""
+    lines = (line.split() for line in NAMES.read_text().splitlines())
+    return {name: (kind[3], kind[4]) for name, kind, _ in lines}
 
 
 class Cutest:

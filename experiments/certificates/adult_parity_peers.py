@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.atomic_files import write_text
 from experiments.certificates.certified_tasks import TASKS, Case, CertifiedTask
 from experiments.certificates.held_out_feasibility import read, train
 from experiments.constraint_bench.methods.humancompatible_methods import HumanCompatible
@@ -188,7 +189,7 @@ def main() -> None:
                 writer.writerow(row)
     print("\n".join(table(read(TABLE))))
     if given.keep:
-        KEPT.write_text(TABLE.read_text())
+        write_text(KEPT, TABLE.read_text())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.atomic_files import write_text
 from experiments.certificates import coverage, held_out_feasibility, trade_off_curve
 from experiments.certificates.held_out_feasibility import read
 
@@ -173,7 +174,7 @@ def main() -> None:
     """Write figure and report."""
     tables: list[Any] = [read(m.KEPT) for m in (coverage, held_out_feasibility, trade_off_curve)]
     draw(tables[1], tables[2], FIGURE)
-    REPORT.write_text(text(*tables))
+    write_text(REPORT, text(*tables))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as logistic_loss
 
+from experiments.atomic_files import write_text
 from experiments.certificates.certified_tasks import Rows, table_population
 from experiments.certificates.held_out_feasibility import read
 from torch_powalm import (
@@ -195,8 +196,7 @@ def main() -> None:
                     writer.writeheader()
                 writer.writerow(new)
     if given.keep:
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
-        KEPT.write_text(TABLE.read_text())
+        write_text(KEPT, TABLE.read_text())
 
 
 if __name__ == "__main__":

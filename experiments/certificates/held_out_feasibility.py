@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from experiments.atomic_files import write_text
 from experiments.certificates.certified_tasks import TASKS, Case, CertifiedTask
 from experiments.constraint_bench.method import Base, Method
 from experiments.constraint_bench.methods.cooper_methods import Cooper
@@ -149,8 +150,7 @@ def main() -> None:
                     writer.writerow(new)
                 print(" ".join(map(str, new.values())), flush=True)
     if given.keep:
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
-        KEPT.write_text(TABLE.read_text())
+        write_text(KEPT, TABLE.read_text())
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -7,7 +7,6 @@ margin="auto". The slope between neighbors is what the prices are compared with.
 """
 
 import argparse
-import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.atomic_files import write_csv
 from experiments.certificates.certified_tasks import TASKS
 from experiments.certificates.held_out_feasibility import train
 from experiments.constraint_bench.methods.powalm_method import PowerALM
@@ -68,12 +68,7 @@ def main() -> None:
     found.plot(OUTPUT / "trade_off.png", name="largest share of missed positives")
     slopes = [*found.slopes(), math.nan]
     rows = [{**dataclasses.asdict(p), "slope": s} for p, s in zip(found, slopes, strict=True)]
-    path = KEPT if given.keep else OUTPUT / "trade_off.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(KEPT if given.keep else OUTPUT / "trade_off.csv", rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ weights are apart at the end. Writes experiments/results/zoo_cost.csv.
 """
 
 import argparse
-import csv
 import statistics
 import time
 import warnings
@@ -16,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.atomic_files import write_csv
 from experiments.zoo_tasks.batches_by_hand import FIDELITY, LOSSES, RATES, B, Call, Twin
 from experiments.zoo_tasks.functions_by_hand import AT_POINTS, GRID, POINTS, WEIGHTS, slope
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer, zoo
 
 TABLE = Path("experiments/results/zoo_cost.csv")
+COLUMNS = ("entry", "ratio", "difference_of_weights")
 BATCHES, ROWS = 8, 256
 BY_HAND: dict[str, Twin] = {**RATES, **LOSSES, **WEIGHTS, **AT_POINTS, **FIDELITY}
 
@@ -194,11 +195,11 @@ def main() -> None:
         if given.entries and name not in given.entries:
             continue
         ratio, difference = compare(name, twin, given.steps)
-        rows.append([name, f"{ratio:.3f}", f"{difference:.1e}"])
-        print(*rows[-1], flush=True)
+        cells = [name, f"{ratio:.3f}", f"{difference:.1e}"]
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+        print(*cells, flush=True)
     if not given.entries:
-        with TABLE.open("w", newline="") as file:
-            csv.writer(file).writerows([["entry", "ratio", "difference_of_weights"], *rows])
+        write_csv(TABLE, rows)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ import pytest
 pytest.importorskip("lightning")
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.nn.functional import cross_entropy
 
 from tests.lightning.small_module import Lit, Stop, assert_equal, fit, loader, plain, trainer
 from tests.lightning.test_trainer import momentum
-from tests.training.small_training import batches, multipliers
+from tests.training.small_training import batches, measure, multipliers
 from torch_powalm.lightning import PowerALMCallback
 from torch_powalm.training.checkpoint_io import last_checkpoint
 
@@ -69,6 +70,44 @@ def test_a_crashed_training_resumes_to_the_same_bits(name, tmp_path):
     assert it.optimizers[0].dual.k == reference.optimizers[0].dual.k
     for metric, value in reference.callback_metrics.items():
         assert float(value) == float(it.callback_metrics[metric]), metric
+
+
+class PerSample(Lit):
+    """The same with a bound on the loss of every sample."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.constraints.inequality("sample", size=12, indexed=True)
+
+    def training_step(self, batch, index):
+        losses = cross_entropy(self.net(batch[0]), batch[1], reduction="none")
+        sample = losses - 0.5, 4 * index + torch.arange(4)
+        values = measure(self.net, *batch)[1]
+        return self.optimizers().augment(losses.mean(), sample=sample, **values)
+
+    def validation_step(self, batch, index):
+        pass
+
+
+def test_one_constraint_for_each_sample_resumes_to_the_same_bits(tmp_path):
+    def run(folder, *callbacks, **settings):
+        module = PerSample(base=momentum)
+        saver = ModelCheckpoint(tmp_path / folder, save_top_k=-1, every_n_train_steps=2)
+        it = trainer(PowerALMCallback(), saver, *callbacks, max_epochs=5)
+        it.fit(module, Resumable(), **settings)
+        return it
+
+    straight = run("straight")
+    with pytest.raises(KeyError, match="crash"):
+        run("crashed", Stop(3, 1))
+    resumed = run("resumed", ckpt_path=last_checkpoint(tmp_path / "crashed"))
+    states = [it.optimizers[0].state_dict() for it in (straight, resumed)]
+    assert float(states[0]["powalm"]["indexed"]["sample"]["y"].max()) > 0
+    torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)
+    found = straight.callback_metrics
+    assert float(found["powalm/violation/sample"]) == float(
+        resumed.callback_metrics["powalm/violation/sample"]
+    )
 
 
 def test_a_checkpoint_needs_no_pickle_and_carries_the_multipliers_twice(tmp_path):

@@ -11,9 +11,10 @@ from torch import Tensor
 from tests.problems import vector
 from torch_powalm import prox
 from torch_powalm.result import Status
-from torch_powalm.solving.feasibility_restoration import is_stuck, restore
+from torch_powalm.solving.feasibility_restoration import restore
 from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
+from torch_powalm.solving.violation_slope import is_stuck
 
 
 def test_the_time_of_a_run_bounds_its_search_for_a_feasible_point(
@@ -38,8 +39,13 @@ def test_the_time_of_a_run_bounds_its_search_for_a_feasible_point(
 def test_a_point_with_a_feasible_neighbor_is_not_stuck() -> None:
     problem = Problem(lambda x: x.sum(), inequality=lambda x: -x)
     assert not is_stuck(problem, vector(-1e-4), 1.0)
+
+
+def test_a_slope_counts_if_it_is_a_tenth_of_that_at_a_neighbor() -> None:
     square = Problem(lambda x: x.sum(), equality=lambda x: x * x + 1)
     assert is_stuck(square, vector(0), 1.0)
+    assert is_stuck(square, vector(1e-7), 1.0)
+    assert not is_stuck(square, vector(1e-4), 1.0)  # the neighbor is at a distance of 1e-3
 
 
 def test_restoring_returns_the_feasible_trial_point_that_ended_it() -> None:
@@ -65,3 +71,28 @@ def test_a_point_in_a_valley_of_the_violation_is_not_taken_for_infeasible(
     solution = power_alm(problem, vector(*x_1), **settings)
     assert solution.status is Status.CONVERGED
     torch.testing.assert_close(solution.x, vector(1, 1), rtol=0, atol=1e-3)
+
+
+def test_a_slope_that_is_small_beside_that_of_a_neighbor_is_a_slope() -> None:
+    # Beside the valley x_1 = x_2² the violation is 10⁵ times as steep as along it.
+    def equality(x: Tensor) -> Tensor:
+        return torch.stack((1e5 * (x[0] - x[1] ** 2), x[1] - 1))
+
+    problem = Problem(lambda x: x.sum(), equality=equality)
+    assert not is_stuck(problem, vector(0, 0), 1.0)
+    least_squares = Problem(lambda x: x.sum(), equality=lambda x: torch.cat((x - 1, x + 1)))
+    assert is_stuck(least_squares, vector(0, 0), 1.0)
+
+
+@pytest.mark.parametrize("nu", [1.0, 0.7])
+def test_without_an_objective_multipliers_stay_0_and_equations_are_solved(nu: float) -> None:
+    def equality(x: Tensor) -> Tensor:
+        return torch.stack((10 * (x[1] - x[0] ** 2), 1 - x[0]))
+
+    problem = Problem(lambda x: 0.0 * x.sum(), equality=equality)
+    solution = power_alm(problem, vector(-1.2, 1), nu=nu, max_gradients=60)
+    assert solution.status is Status.CONVERGED
+    assert all(record.y_norm == 0 for record in solution.records)
+    fit = Problem(lambda x: 0.0 * x.sum(), equality=lambda x: torch.cat((equality(x), x[:1])))
+    solution = power_alm(fit, vector(-1.2, 1), nu=nu, max_gradients=400)
+    assert solution.status is Status.INFEASIBLE

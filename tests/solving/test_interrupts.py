@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.problems import vector
 from torch_powalm import Problem, Status, power_alm, prox, solvers
 from torch_powalm.result import OuterRecord, Solution
+from torch_powalm.solving import outer_loop
 
 F64 = torch.float64
 
@@ -249,3 +250,44 @@ def test_in_a_run_of_a_solver_alone_it_passes_to_the_caller() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         solvers.run(solvers.PANOC(), Interrupted(), prox.Zero(), vector(1, 2), tol=1e-3, max_iter=9)
+
+
+class CtrlCInBackward(torch.autograd.Function):
+    """The identity; backward has done its work when Ctrl-C comes."""
+
+    armed = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        if CtrlCInBackward.armed:
+            CtrlCInBackward.armed = False
+            raise KeyboardInterrupt
+        return grad
+
+
+def test_a_point_whose_gradient_was_cut_short_can_be_asked_again() -> None:
+    f = lambda x: (CtrlCInBackward.apply(x) ** 3).sum()  # noqa: E731
+    at = Problem(f).oracle.at(vector(1, 2))
+    CtrlCInBackward.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        at.gradient(vector())
+    assert at.gradient(vector()).tolist() == [3.0, 12.0]
+
+
+def test_while_the_solution_is_certified_it_is_certified_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    solution, calls = outer_loop.OuterLoop.solution, [0]
+
+    def interrupted(self: outer_loop.OuterLoop) -> Solution:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise KeyboardInterrupt
+        return solution(self)
+
+    monkeypatch.setattr(outer_loop.OuterLoop, "solution", interrupted)
+    assert power_alm(quartic(quartic_f), vector(3, -1)).converged

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tests.problems import vector
 from torch_powalm import DualState, Problem, prox
+from torch_powalm.solving import kkt_certificate
+from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
 from torch_powalm.solving.settings import Tolerances
 
@@ -88,3 +90,19 @@ def test_where_the_weight_is_not_finite_the_multiplier_stands_in() -> None:
     found = certified(problem, vector(1), vector(7))
     assert torch.equal(found.y, vector(7))
     assert found.residuals.primal == math.inf
+
+
+def test_least_squares_see_residuals_in_the_units_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    def guess(_: object, at: object, y: Tensor, dual_residual: float, tol: float) -> Tensor:
+        seen.extend((dual_residual, tol))
+        return y
+
+    monkeypatch.setattr(kkt_certificate, "least_squares_multipliers", guess)
+    scaled = ScaledProblem(linear(), Scales(0.25, vector(0.5)))
+    found = certified(scaled, vector(1, 0), vector(-1))  # −1 here is −1 · 0.5 / 0.25 for the user
+    assert found.residuals.dual == 4.0
+    assert seen == [0.25 * 4.0, 0.25 * EPS]

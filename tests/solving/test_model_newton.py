@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.problems import vector
-from torch_powalm import Problem, power_alm, prox
+from torch_powalm import Problem, Status, power_alm, prox
 from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
 from torch_powalm.solving.box_newton import minimize_on_box
@@ -100,9 +100,9 @@ def test_curvature_of_a_quadratic_is_measured_exactly() -> None:
 @pytest.mark.parametrize(
     ("g", "x", "small"),
     [
-        (prox.Zero(), torch.zeros(50, dtype=F64), True),
-        (prox.Box(0.0, 1.0), torch.zeros(50, dtype=F64), True),
-        (prox.Zero(), torch.zeros(51, dtype=F64), False),
+        (prox.Zero(), torch.zeros(80, dtype=F64), True),
+        (prox.Box(0.0, 1.0), torch.zeros(80, dtype=F64), True),
+        (prox.Zero(), torch.zeros(81, dtype=F64), False),
         (prox.Zero(), torch.zeros(20), False),
         (prox.L1(1.0), torch.zeros(20, dtype=F64), False),
     ],
@@ -159,3 +159,28 @@ def test_a_wrong_curvature_in_a_state_raises() -> None:
     with pytest.raises(ValueError, match=r"\['B'\] must have shape \(2, 2\), got \(3, 3\)"):
         curvature.load_state_dict(wrong)
     assert curvature.B is None
+
+
+def test_a_refused_trial_far_away_does_not_change_the_model() -> None:
+    curvature = LagrangianCurvature(Problem(lambda x: x.sum()), vector(0, 0))
+    curvature.B, curvature.is_guess = torch.eye(2, dtype=F64), False
+    none = torch.zeros(0, dtype=F64), torch.zeros(0, 2, dtype=F64)
+    old, far = (Expansion(vector(s, 0), vector(g, 0), *none) for s, g in ((0, 0), (1, 1e20)))
+    curvature.learn(old, far, none[0], accepted=False)
+    torch.testing.assert_close(curvature.B, torch.eye(2, dtype=F64), rtol=0, atol=0)
+    curvature.learn(old, far._replace(grad_f=vector(10, 0)), none[0], accepted=False)
+    assert curvature.B[0, 0] > 2
+
+
+class _Half:
+    """½‖x + 1‖², with a gradient only where x ≥ 0."""
+
+    def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
+        grad = x + 1 if x.min() >= 0 else torch.full_like(x, math.nan)
+        return 0.5 * (x + 1).square().sum().item(), grad
+
+
+def test_a_trial_whose_gradient_is_not_finite_is_refused() -> None:
+    solution = power_alm(Problem(_Half()), vector(2, 1), max_gradients=60)
+    assert solution.status is Status.BUDGET
+    assert solution.objective < 2.6  # at x_1 it is 6.5, at (1, 0) 2.5

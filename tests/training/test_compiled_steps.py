@@ -98,3 +98,37 @@ def test_a_step_is_one_graph_and_is_traced_again_neither_for_beta_nor_y_nor_lr(i
     assert one.dual.k == other.dual.k == 7
     torch.testing.assert_close(one.dual.y, other.dual.y)
     assert one.epoch.skipped == other.epoch.skipped == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_with_a_constraint_for_each_sample_is_one_graph():
+    trained, counts = [], []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        constraints, x = ConstraintRegistry(), torch.randn(24, 3)
+        constraints.inequality("sample", size=24, indexed=True)
+        base = optim.SGD(model.parameters(), lr=torch.tensor(1e-3))
+        settings = {"beta_1": 0.1, "omega": 1.5, "updates": 5, "nu": 0.6}
+        optimizer = PowerALMOptimizer(base, constraints, check_finite="at_update", **settings)
+
+        def step(index, model=model, optimizer=optimizer, x=x):
+            error = (model(x[index]) - 1).square().sum(1)
+            loss = optimizer.augment(error.mean(), sample=(error - 0.3, index))
+            params = list(model.parameters())
+            for p, grad in zip(params, torch.autograd.grad(loss, params), strict=True):
+                p.grad.copy_(grad)
+            optimizer.step()
+
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        fast = torch.compile(step, fullgraph=True, backend="eager")
+        for i in range(24):
+            index = torch.randperm(24, generator=torch.Generator().manual_seed(i))[:6]
+            optimizer.zero_grad(set_to_none=False)
+            (fast if compiles and optimizer.is_steady else step)(index)
+            counts.append(graphs())
+        trained.append((model.weight, optimizer.multipliers()["sample"]))
+    torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-6)
+    assert float(trained[0][1].max()) > 0
+    assert counts[-12] == counts[-1] <= 4, counts

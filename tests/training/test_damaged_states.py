@@ -11,7 +11,7 @@ from experiments.attacks.mutations import with_entry
 from experiments.attacks.small_training import BASES, Training, same, trained
 from experiments.attacks.state_dicts import attack_training
 from torch_powalm import ConstraintRegistry, MultiplierState, PowerALMOptimizer
-from torch_powalm.state_checks import check_count, check_flag, check_number
+from torch_powalm.checks.state_checks import check_count, check_flag, check_number
 
 NAN = math.nan
 F64 = torch.float64
@@ -123,6 +123,9 @@ def test_measured_and_given_penalties_do_not_mix():
         given.load_state_dict(automatic, strict=False)
 
 
+DEEP: list = []
+DEEP.append(DEEP)
+FOREIGN = {"step": 1, "mean": torch.ones(2, 4, dtype=F64), "more": DEEP}
 BASE = [
     ("adam", ("state", 0, "exp_avg"), torch.ones(3), r"'exp_avg'\] must be a tensor of shape \(4,"),
     ("adam", ("state", 0, "exp_avg_sq"), -torch.ones(4, 3), "'exp_avg_sq'.* must be nonnegative"),
@@ -171,6 +174,9 @@ BASE = [
     ("lbfgs", ("param_groups", 0, "max_iter"), 2.5, r"\['max_iter'\] must be an integer, got 2.5"),
     ("lbfgs", ("param_groups", 0, "line_search_fn"), "x", "must be None as in this run, got 'x'"),
     ("lbfgs", ("state", 0, "prev_loss"), "x", "'prev_loss'.* must be a number, got 'x'"),
+    ("adam", ("param_groups", 0, "betas"), "0.50.9", r"\['betas'\] must be a list, got '0.50.9'"),
+    ("foreign", ("state", 1, "step"), {}, r"\['step'\] must be a number or a tensor, got dict"),
+    ("foreign", ("state", 2), FOREIGN, r"\['more'\].*… must have at most 50 levels"),
     ("adafactor", ("param_groups", 0, "beta2_decay"), NAN, r"\['beta2_decay'\] must be finite"),
 ]
 BASE = [row for row in BASE if row[0] in BASES]  # older versions of torch lack some
@@ -179,6 +185,27 @@ BASE = [row for row in BASE if row[0] in BASES]  # older versions of torch lack 
 @pytest.mark.parametrize(("base", "path", "value", "message"), BASE)
 def test_a_wrong_value_of_the_base_is_refused_by_name(base, path, value, message):
     assert_refused(path, value, message, base)
+
+
+def test_an_unused_base_of_its_own_must_keep_the_same_kinds_for_all_parameters():
+    state = copy.deepcopy(trained("foreign", "given", 3).optimizer.state_dict())
+    state["state"][2]["mean"] = -0.5
+    with pytest.raises(ValueError, match=r"\[2\]\['mean'\] must be a tensor for all parameters"):
+        Training("foreign", "given").optimizer.load_state_dict(state)
+
+
+def test_measured_margins_must_be_in_a_state_that_has_them():
+    source = trained("adam", "measured margin", 7).optimizer.state_dict()
+    target = trained("adam", "measured margin", 25)
+    before, bad = copy.deepcopy(target.optimizer.state_dict()), copy.deepcopy(source)
+    bad["powalm"]["margin"] = {}
+    with pytest.raises(ValueError, match=r"\['margin'\] must have 'pieces', got no entries"):
+        target.optimizer.load_state_dict(bad)
+    assert same(before, target.optimizer.state_dict())
+    target.optimizer.load_state_dict(bad, strict=False)
+    given = trained("adam", "given", 3).optimizer
+    given.load_powalm_state_dict(source["powalm"], strict=False)
+    assert given.powalm_state_dict()["margin"] == {}
 
 
 def test_tensors_that_share_memory_are_loaded_as_their_own():

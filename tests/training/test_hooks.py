@@ -103,6 +103,19 @@ def test_global_hooks_run_for_the_base_and_for_the_wrapper():
     assert len(seen) == 4
 
 
+@pytest.mark.parametrize(
+    "register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook]
+)
+def test_a_single_global_hook_runs_for_both(register):
+    model, seen = Net(), set()
+    handle = register(lambda o, *_: seen.add(type(o).__name__))
+    try:
+        plain_step(model, wrapped_static(model))
+    finally:
+        handle.remove()
+    assert seen == {"PowerALMOptimizer", "Adam"}
+
+
 def test_state_dict_hooks_run_and_may_replace_the_state():
     model, seen = Net(), []
     optimizer = wrapped_static(model)

@@ -52,6 +52,8 @@ class Fragile:
     def backward(self, x: Tensor, target: Tensor) -> Tensor:
         self.optimizer.zero_grad()
         loss = measure(self.model, x, target)[0]
+        if self.spoil.get("loss") == "nan":
+            loss = loss * math.nan
         if self.batch:
             strict = {"batch_block": self.value("strict")} if "strict" in self.spoil else None
             loss = self.optimizer.augment(
@@ -95,16 +97,18 @@ def assert_untouched(before: Any, model: nn.Module, optimizer: PowerALMOptimizer
         assert now[name] == then[name], name
 
 
+OF_BOTH = r"gradient of the loss or of the batch constraints \('batch_block'\) must be finite"
 SPOILED = [
     ("static_block", "nan", "constraint 'static_block' must be finite"),
     ("static_block", "inf", "constraint 'static_block' must be finite"),
     ("static_block", "gradient", "gradient of constraint 'static_block' must be finite"),
     ("batch_block", "nan", "constraint 'batch_block' must be finite"),
     ("batch_block", "inf", "constraint 'batch_block' must be finite"),
-    ("batch_block", "gradient", "gradient of the loss must be finite"),
+    ("batch_block", "gradient", OF_BOTH),
     ("strict", "nan", "constraint 'batch_block' must be finite"),
     ("strict", "inf", "constraint 'batch_block' must be finite"),
-    ("loss", "gradient", "gradient of the loss must be finite"),
+    ("loss", "gradient", OF_BOTH),
+    ("loss", "nan", "gradient of the loss must be finite"),
 ]
 
 

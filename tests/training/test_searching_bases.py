@@ -189,3 +189,24 @@ def test_a_state_saved_by_one_base_loads_into_the_next():
     other = PowerALMOptimizer(optim.SGD([z], lr=0.01), again, beta_1=1.0)
     other.load_state_dict(second.state_dict())
     assert other.multipliers() == second.multipliers()
+
+
+@SEARCH
+def test_a_search_that_is_interrupted_leaves_a_state_to_go_on_from(search):
+    x, constraints, closure = least_squares(True)
+    optimizer = PowerALMOptimizer(optim.LBFGS([x], line_search_fn=search), constraints)
+    calls = [0]
+
+    def interrupted():
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return closure(optimizer)
+
+    before = x.detach().clone()
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(interrupted)
+    assert torch.equal(x, before)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step(lambda: closure(optimizer))
+    assert not torch.equal(x, before)

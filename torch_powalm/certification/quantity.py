@@ -103,7 +103,7 @@ class RateQuantity:
 
         A new estimate differs from this one by the noise of both, as one from 1/(1/n + 1/n')
         samples does from the truth, and the bound of the certificate is above the new estimate by
-        its width. Both depend on the rates, so the rates are moved towards their best or worst
+        its width. Both depend on the rates, so the rates are moved toward their best or worst
         values until the sum is at `asked`.
         """
 

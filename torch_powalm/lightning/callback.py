@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from torch_powalm.checks.state_checks import check_keys, check_list
 from torch_powalm.lightning.checkpoint_guard import check_before_loading, check_ranks
 from torch_powalm.lightning.compat import CALLBACKS
 from torch_powalm.lightning.metrics import (
@@ -14,7 +15,6 @@ from torch_powalm.lightning.metrics import (
     violation_columns,
     write,
 )
-from torch_powalm.state_checks import check_keys, check_list
 from torch_powalm.training.feasibility import largest
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry

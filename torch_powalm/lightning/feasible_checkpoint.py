@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from torch_powalm.checks.state_checks import check_count, check_list, check_number
 from torch_powalm.lightning.callback import PowerALMCallback
 from torch_powalm.lightning.compat import CALLBACKS
 from torch_powalm.lightning.metrics import MAX_VIOLATION, PREFIX
-from torch_powalm.state_checks import check_count, check_list, check_number
 from torch_powalm.training.feasibility import feasible_loss, largest
 
 _SCORE = f"{PREFIX}feasible_loss"

@@ -106,7 +106,7 @@ def _try(
     x_next = g.prox(x + d, 1.0)  # exactly in the box
     psi_next, grad_next = psi.value_and_grad(x_next)
     decrease = at.psi - psi_next + rounding(x, at.psi)
-    accepted = decrease >= _ACCEPTED * predicted
+    accepted = decrease >= _ACCEPTED * predicted and bool(grad_next.isfinite().all())
     psi.learn(x, x_next, accepted=accepted)
     if not accepted:
         slope = dot(at.grad, d)

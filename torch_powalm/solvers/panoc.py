@@ -198,10 +198,10 @@ def _descend(psi: Smooth, g: Proximable, at: ProxStep, shortest: float) -> _Sear
     margin = rounding(at.x, at.psi_x)
     while at.step > shortest:
         psi_z, grad_z = psi.value_and_grad(at.z)
-        if _is_valid(at, psi_z, margin):
-            s = at.z - at.x
-            at_next = prox_step(g, at.z, psi_z, grad_z, at.step)
-            return at, _Accepted(at_next, s, curvature(s, at.grad_x, grad_z))
+        s = at.z - at.x
+        L = curvature(s, at.grad_x, grad_z)
+        if _is_valid(at, psi_z, margin) and L < math.inf:
+            return at, _Accepted(prox_step(g, at.z, psi_z, grad_z, at.step), s, L)
         excess = psi_z - at.psi_x - at.slope
         shrink = _SAFETY * at.step * at.r_sq / (2 * excess) if excess > 0 else 0.1
         at = _with_step(g, at, at.step * min(0.5, max(0.1, shrink)))

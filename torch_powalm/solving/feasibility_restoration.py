@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_powalm.dual import DualState
-from torch_powalm.functional import norm
-from torch_powalm.prox import Bounded, Proximable
-from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solvers import PANOC, run
 from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import DescentMonitor
+from torch_powalm.solving.violation_slope import (
+    Domain,
+    half_square_dual,
+    is_stuck,
+    linear_decrease,
+    neighbor,
+    violation_and_grad,
+)
 
-_DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
 _NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
-_STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
+_ACCURACIES = (1e-8, 1e-11, 1e-14)  # of a search, relative to the first gradient
+_SETTLED = 1e-6  # decrease of ½‖v‖² by linearized constraints at which a search ends
 _NEWTON = 200  # unknowns up to which Newton directions are used
 _ELSEWHERE = (1e-3, 1.0, 10.0)  # distances of other starts from x_1, relative to a typical ‖x‖
+_BRIEFLY = 300  # bound on the iterations of a search from there
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -91,7 +96,7 @@ class FeasibilityRestoration:
             return None
         self.searches += 1
         self.longest_wait, self.waiting = 2 * self.longest_wait, 0
-        found = self._restore(x)
+        found = self._restore(x, self.max_iter)
         if found is None or found.feasible:
             return found if stuck else None
         return self._look_elsewhere(found) if grown else None
@@ -100,32 +105,15 @@ class FeasibilityRestoration:
         """A feasible point from another start; the given one if some agree and none contradicts."""
         agreed = False
         for seed, distance in enumerate(_ELSEWHERE, 1):
-            again = self._restore(
-                neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
-            )
+            start = neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
+            again = self._restore(start, min(self.max_iter, _BRIEFLY))
             if again is not None and again.feasible:
                 return again
             agreed |= again is not None  # a search that found nothing shows nothing
         return found if agreed and not self.used_up() else None
 
-    def _restore(self, x: Tensor) -> Restored | None:
-        return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
-
-
-@torch.no_grad()
-def is_stuck(problem: Problem, x: Tensor, x_norm: float) -> bool:
-    """Whether the violation has no slope at an infeasible x.
-
-    Its gradient on dom g is compared with the one at a neighbor, so the norm of a typical x is the
-    only scale needed. If the neighbor is feasible, the violation has a slope.
-    """
-    slopes = []
-    for point in x, neighbor(problem.g, x, _NOISE * x_norm):
-        v_norm, grad = _violation(problem, point)
-        if v_norm == 0:
-            return False
-        slopes.append(_Domain(problem.g).distance(point, grad) / v_norm)
-    return slopes[0] <= _STATIONARY * slopes[1] and slopes[0] < math.inf
+    def _restore(self, x: Tensor, max_iter: int) -> Restored | None:
+        return restore(self.problem, x, self.x_norm, self.eps_A, max_iter, self.used_up)
 
 
 @torch.no_grad()
@@ -142,49 +130,34 @@ def restore(
     The search starts at a neighbor of x, so that it does not stop at a saddle point.
     """
     start = neighbor(problem.g, x, _NOISE * x_norm)
-    half_square, domain = _HalfSquare(problem, start), _Domain(problem.g)
+    half_square, domain = _HalfSquare(problem, start), Domain(problem.g)
     _, grad = half_square.value_and_grad(start)
     grad_norm = float(torch.linalg.vector_norm(grad))
     if math.isnan(grad_norm):
         return None
     known = is_small(problem.g, start, sum(problem.oracle.sizes or ()))
-    result = run(
-        ModelNewton() if known else PANOC(),
-        _modeled(problem, start, half_square) if known else half_square,
-        problem.g if known else domain,
-        start,
-        tol=min(1e-8 * grad_norm, 1e300) or 1e-300,
-        max_iter=max_iter,
-        stop=lambda: half_square.lowest <= 0.5 * eps_A**2 or used_up(),
-    )
-    # A trial point may have stopped the run; it need not be in dom g.
-    for point in result.x, problem.g.prox(half_square.best, torch.finfo(x.dtype).eps):
-        if math.sqrt(2 * half_square.value(point)) <= eps_A:
-            return Restored(point, feasible=True)
-    if used_up():
-        return None  # a search that was cut short shows nothing
-    return Restored(result.x, feasible=False) if is_stuck(problem, result.x, x_norm) else None
-
-
-def neighbor(g: Proximable, x: Tensor, distance: float, seed: int = 0) -> Tensor:
-    """A point of dom g in a random direction from x, the same direction at every call.
-
-    Variables whose bounds are closer to each other than ‖x‖ move by less.
-    """
-    typical = float(torch.linalg.vector_norm(x)) or 1.0
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
-    if isinstance(g, Bounded) and isinstance(g.bounds, tuple):
-        lower, upper = (expand_like(bound, x) for bound in g.bounds)
-        noise = noise * torch.as_tensor((upper - lower) / typical).clamp(max=1.0)
-    step = distance / (float(torch.linalg.vector_norm(noise)) or 1.0)
-    return g.prox(torch.add(x, noise, alpha=step), torch.finfo(x.dtype).eps)
-
-
-def _violation(problem: Problem, x: Tensor) -> tuple[float, Tensor]:
-    """‖v‖ and Jᵀv for v = (A(x), max(B(x), 0))."""
-    at = problem.oracle.at(x, objective=False)
-    v = problem.violation(at)
-    return norm(v), at.gradient(v)
+    psi = _modeled(problem, start, half_square) if known else half_square
+    accuracies = _ACCURACIES if known else _ACCURACIES[:1]
+    for accuracy in accuracies:
+        result = run(
+            ModelNewton() if known else PANOC(),
+            psi,
+            problem.g if known else domain,
+            start,
+            tol=min(accuracy * grad_norm, 1e300) or 1e-300,
+            max_iter=max_iter,
+            stop=lambda: half_square.lowest <= 0.5 * eps_A**2 or used_up(),
+        )
+        # A trial point may have stopped the run; it need not be in dom g.
+        for point in result.x, problem.g.prox(half_square.best, torch.finfo(x.dtype).eps):
+            if math.sqrt(2 * half_square.value(point)) <= eps_A:
+                return Restored(point, feasible=True)
+        if used_up():
+            return None  # a search that was cut short shows nothing
+        start = result.x
+        if linear_decrease(problem, start, x_norm) <= _SETTLED:
+            break
+    return Restored(start, feasible=False) if is_stuck(problem, start, x_norm) else None
 
 
 class _HalfSquare(DescentMonitor):
@@ -199,7 +172,7 @@ class _HalfSquare(DescentMonitor):
         return self.value_and_grad(x)[0]
 
     def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
-        v_norm, grad = _violation(self.problem, x)
+        v_norm, grad = violation_and_grad(self.problem, x)
         value = 0.5 * v_norm**2 if v_norm < 1e150 else math.inf
         if value < self.lowest:
             self.lowest, self.best = value, x
@@ -214,34 +187,7 @@ class _HalfSquare(DescentMonitor):
 def _modeled(problem: Problem, x: Tensor, half_square: _HalfSquare) -> Subproblem:
     """½‖(A, max(B, 0))‖² as the subproblem of no objective with y = 0 and β = 1."""
     alone = problem.without_objective()
-    dual = DualState(
-        nu=1.0,
-        beta_1=1.0,
-        omega=1.0,
-        sigma="penalty",
-        sigma_1=1.0,
-        beta_max=math.inf,
-        y_max=math.inf,
-        sufficient_decrease=None,
-    )
+    dual = half_square_dual()
     at = alone.oracle.at(x)
     dual.start(at.r, problem.inequality(at))
     return Subproblem(alone, dual, at, half_square, LagrangianCurvature(alone, x))
-
-
-class _Domain:
-    """The indicator of dom g, as the limit of g/c for large c."""
-
-    is_indicator: ClassVar[bool] = True
-
-    def __init__(self, g: Proximable) -> None:
-        self.g = g
-
-    def value(self, x: Tensor) -> float:
-        return math.inf if self.g.value(x) == math.inf else 0.0
-
-    def prox(self, v: Tensor, step: float) -> Tensor:
-        return self.g.prox(v, step / _DOMINANCE)
-
-    def distance(self, x: Tensor, v: Tensor) -> float:
-        return self.g.distance(x, _DOMINANCE * v) / _DOMINANCE

@@ -38,6 +38,8 @@ def find_scales(problem: Problem, at: Point, *, dense: bool = False) -> Scales |
         dense: whether J is known or will be computed anyway.
     """
     grad_norm = norm(at.gradient(torch.zeros_like(at.r)))
+    if dense and len(at.r) and grad_norm == 0:
+        return None  # nothing to balance: Newton steps do not depend on the scale of f
     if dense and len(at.r):
         rows = torch.nan_to_num(at.jacobian().norm(dim=1), nan=0.0, posinf=0.0)
     else:

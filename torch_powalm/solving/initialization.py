@@ -10,16 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.dual_settings import checked_multipliers, checked_numbers
+from torch_powalm.checks.state_checks import (
+    check_keys,
+    check_list,
+    check_number,
+    check_tensor,
+    refuse,
+)
 from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import checked_multipliers, checked_numbers
 from torch_powalm.functional import norm
 from torch_powalm.solving.budget import Budget, BudgetUsedUpError
-from torch_powalm.solving.feasibility_restoration import neighbor
 from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales, find_scales
 from torch_powalm.solving.lagrangian_curvature import is_small
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.problem import Problem
-from torch_powalm.state_checks import check_keys, check_list, check_number, check_tensor, refuse
+from torch_powalm.solving.violation_slope import neighbor
 
 _STATE = ("y", "beta", "k", "start_norm", "last_norm", "tol")
 _SMALLEST = 1e-200  # factor of a scaled problem
@@ -161,7 +167,7 @@ def first_penalty(
             gap = min(gap, float(at.r.abs().min()))
     # Far inside all constraints the nearest one tells how large a violation is.
     rho = max(v_norm, 0.1 * slope * x_norm, gap if v_norm == 0 else 0.0)
-    beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope > 0 else 1.0
+    beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope * rho > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
 
 

@@ -11,11 +11,13 @@ from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
 from torch_powalm.result import InnerResult, Status
 from torch_powalm.solvers.base import Smooth
+from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import DECREASE_AUTOMATIC, DECREASE_GIVEN_LAM
 
 _FIRST = 0.01  # first automatic tolerance, relative to the residual at x_1
 _SHRINK = 0.3  # factor from one tolerance to the next
 _NEWTON = 0.05  # tolerance of a Newton method, relative to the residual where it starts
+_GROWTH = 10.0  # of β where f is constant
 _FEASIBLE = 0.5  # violation, relative to eps_A, that needs no better multipliers
 _TARGET = 0.3  # violation, relative to eps_A, that a further pass on the same y should leave
 _MIN_FACTOR = 0.1  # smallest factor of β for such a pass
@@ -67,15 +69,24 @@ class NewtonTolerance(AutomaticTolerance):
     """A fraction of the residual where each subproblem starts, at least eps_phi/2.
 
     Newton steps converge fast, so a subproblem is solved as well as its y deserves, and no better.
+    As long as ∇f = 0 where subproblems start, the multipliers of a solution are 0: y stays, each
+    subproblem is solved to eps_phi/2, and β grows until its solutions are feasible.
     """
+
+    constant = True  # whether f was constant so far
 
     def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
         """Take the start of the next subproblem into account."""
-        residual = g.distance(x, psi.value_and_grad(x)[1])
+        self.constant = self.constant and isinstance(psi, Subproblem) and psi.is_flat(x)
+        residual = 0.0 if self.constant else g.distance(x, psi.value_and_grad(x)[1])
         self.value = max(self.floor, min(_NEWTON * residual, 1e300))
 
     def advance(self, dual: DualState) -> None:
         """The next subproblem decides."""
+
+    def hold(self, violation: float, inner: InnerResult, nu: float) -> float | None:
+        """Growth of β while f is constant, else as above."""
+        return _GROWTH if self.constant else super().hold(violation, inner, nu)
 
 
 class PenaltyTolerance:

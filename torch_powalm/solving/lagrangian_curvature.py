@@ -9,6 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.state_checks import (
+    check_count,
+    check_flag,
+    check_keys,
+    check_tensor,
+    refuse,
+)
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.prox import Bounded, Proximable
@@ -16,9 +23,8 @@ from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
-from torch_powalm.state_checks import check_count, check_flag, check_keys, check_tensor, refuse
 
-LARGEST = 50  # unknowns: secants learn B in so many steps;
+LARGEST = 80  # unknowns: secants learn B in so many steps;
 _LARGEST_STIFF = 200  # unknowns if there are enough constraints that βJᵀJ is most of the curvature:
 _ROWS = 0.25  # of them for one unknown
 _LARGEST_JACOBIAN = 200_000  # entries of J, up to which dense matrices are used
@@ -28,6 +34,7 @@ _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as lon
 _FEWEST = 20  # steps before differences replace the secants
 _RUNNING = ("B", "is_guess", "by_differences", "steps", "rejected", "period")
 _FIRST_RADIUS = 10.0  # relative to the size of x: a step that is much longer rarely succeeds
+_WILD = 1e4  # curvature at a refused point, relative to that of B, that says nothing of B
 _REJECTED = 4  # steps refused in a row that show that the secants are misleading
 
 
@@ -127,6 +134,8 @@ class LagrangianCurvature:
         s_norm, y_norm = norm(s), norm(y)
         if self.B is None or not (0 < s_norm < math.inf and y_norm < math.inf):
             return
+        if not accepted and y_norm > _WILD * norm(self.B) * s_norm:
+            return  # so far away that it tells nothing of the model here
         if self.is_guess:
             theta = max(y_norm / s_norm, _FLATTEST * float(self.B[0, 0]))
             self.B, self.is_guess = theta * torch.eye(len(s), dtype=s.dtype), False

@@ -162,9 +162,9 @@ class Point:
                 vjp = by_hand.vjp(self.x, part)
                 grad = vjp if grad is None else grad + vjp
         if scalars:
+            self._graph = None  # before it is used up: Ctrl-C may come at any time
             (vjp,) = torch.autograd.grad(scalars, self._leaf)
             grad = vjp if grad is None else grad + vjp
-            self._graph = None
         return torch.zeros_like(self.x) if grad is None else grad
 
     def _forward(self) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from torch_powalm.dual import DualState
-from torch_powalm.functional import phi, violation
+from torch_powalm.functional import norm, phi, violation
 from torch_powalm.result import OuterRecord, Records, Solution, Status
 from torch_powalm.solvers.base import PATIENCE, InnerRun
 from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.active_set import finish
 from torch_powalm.solving.budget import Budget, BudgetUsedUpError
-from torch_powalm.solving.current_iteration import CurrentIteration, Solved
+from torch_powalm.solving.current_iteration import CurrentIteration, Solved, move
 from torch_powalm.solving.feasibility_restoration import FeasibilityRestoration
 from torch_powalm.solving.final_solution import final_solution
 from torch_powalm.solving.gradient_scaling import Scales
@@ -83,6 +83,7 @@ class OuterLoop:
             limits,
             budget,
             is_bounded=is_bounded(problem.g),
+            typical=problem.f_scale * start.residuals.stationarity * max(1.0, norm(at.x)),
         )
         self.restoration = FeasibilityRestoration(
             original, at.x, tolerances.eps_A, limits.max_inner, budget.used_up
@@ -166,7 +167,7 @@ class OuterLoop:
             self.restoration.observe(primal)
             residual = dual.residual_norm(at.r) / self.problem.r_scale
             violation = max(primal, residual) / self.settings.tolerances.eps_A
-            step = dual.update(at.r, hold=self.tolerance.hold(violation, inner, dual.nu))
+            step = move(dual, at.r, self.tolerance.hold(violation, inner, dual.nu))
             termination.observe(point, step, dual.beta, inner.status)
         if self.interruption:
             termination.end(self.interruption)

@@ -154,6 +154,9 @@ def power_alm(
                 loop.interrupt(Status.INTERRUPTED)
             except BudgetUsedUpError:
                 loop.interrupt(Status.BUDGET)
-    solution = loop.solution()
+    try:
+        solution = loop.solution()
+    except KeyboardInterrupt:  # of a run that has ended
+        solution = loop.solution()
     counted.add(budget.spent)
     return solution

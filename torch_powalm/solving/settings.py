@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from torch_powalm.dual_settings import check_numbers
+from torch_powalm.checks.dual_settings import check_numbers
 from torch_powalm.result import Residuals
 from torch_powalm.solvers import PANOC, Solver
 from torch_powalm.solving.problem import Problem

@@ -16,6 +16,8 @@ from torch_powalm.solving.penalty_model import Expansion
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.termination import DescentMonitor
 
+_ROUNDING = 1e-13  # of a product with J
+
 
 @dataclass
 class _Known:
@@ -95,6 +97,13 @@ class Subproblem:
                 if self.curvature is not None:
                     self._known.append(_Known(self._at, self._w, self._grad))
         return value, self._grad
+
+    def is_flat(self, x: Tensor) -> bool:
+        """Whether ∇f = 0 at x, up to rounding: it is what ∇ψ leaves of Jᵀw."""
+        at, w = self._expand(x)
+        if at is None:
+            return False
+        return bool((at.grad_f.abs() <= _ROUNDING * (at.J.abs().T @ w.abs())).all())
 
     def first_radius(self, x: Tensor) -> float:
         """A bound on the first step, since a model may be unbounded."""

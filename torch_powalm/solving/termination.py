@@ -16,7 +16,7 @@ from torch_powalm.solving.settings import Limits, Tolerances
 # current point needs, so a slower descent is not worth its evaluations; λ/β can be far tighter.
 DECREASE_AUTOMATIC = 1e-9
 DECREASE_GIVEN_LAM = 1e-12
-_UNBOUNDED = 1e12  # decrease of ψ, relative to the first value of f, that shows it is unbounded
+_UNBOUNDED = 1e12  # decrease of ψ, relative to a typical value of f, that shows it is unbounded
 
 _PATIENCE = 30  # outer iterations without a better point after which a run counts as stalled
 _STALLED_COST = 6  # how many of those one iteration counts for if its inner solver stalled
@@ -32,6 +32,7 @@ class DescentMonitor:
         decrease: relative decrease of ψ that counts as progress.
         max_idle: bound on evaluations without progress; None for no bound.
         is_bounded: whether ψ is known to be bounded below.
+        typical: a typical change of f; its first value counts, too.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class DescentMonitor:
         decrease: float = DECREASE_AUTOMATIC,
         max_idle: int | None = None,
         is_bounded: bool = False,
+        typical: float = 1.0,
     ) -> None:
-        self.is_bounded = is_bounded
+        self.is_bounded, self.typical = is_bounded, typical
         self.decrease, self.max_idle = decrease, math.inf if max_idle is None else max_idle
         self._floor = math.nan  # a ψ with a smaller value has no minimizer
         self._lowest = math.inf  # smallest value, ignoring decreases too small to count
@@ -49,7 +51,7 @@ class DescentMonitor:
     def observe(self, x: object, psi_x: float, f_x: float) -> None:
         """Take the next evaluation into account."""
         if math.isnan(self._floor):
-            self._floor = -_UNBOUNDED * max(1.0, abs(f_x))
+            self._floor = -_UNBOUNDED * max(1.0, abs(f_x), self.typical)
         self._idle += 1
         if psi_x < self._lowest - self.decrease * (1.0 + abs(psi_x)):
             self._lowest, self._idle = psi_x, 0
@@ -78,6 +80,7 @@ class Termination:
         limits: how much work the run may do.
         budget: what the run has spent.
         is_bounded: whether x is confined to a bounded set.
+        typical: a typical change of f.
     """
 
     def __init__(
@@ -89,8 +92,9 @@ class Termination:
         limits: Limits,
         budget: Budget,
         is_bounded: bool = False,
+        typical: float = 1.0,
     ) -> None:
-        self.is_bounded = is_bounded
+        self.is_bounded, self.typical = is_bounded, typical
         self.status: Status | None = None  # None while the run goes on
         self.best = start
         self.tolerances, self.limits, self.budget = tolerances, limits, budget
@@ -103,7 +107,9 @@ class Termination:
 
     def monitor_subproblem(self) -> DescentMonitor:
         """Return the monitor of a new subproblem."""
-        self.monitor = DescentMonitor(self.decrease, self.limits.max_idle, self.is_bounded)
+        self.monitor = DescentMonitor(
+            self.decrease, self.limits.max_idle, self.is_bounded, self.typical
+        )
         return self.monitor
 
     def stops_subproblem(self) -> bool:

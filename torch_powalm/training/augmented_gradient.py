@@ -83,7 +83,7 @@ class AugmentedGradient:
 
     def augmented(self, loss: Tensor, batch: BatchValues) -> Tensor:
         """Return the loss with the gradient of loss + ⟨w, A⟩ for the values A of the batch."""
-        if not carries_gradient(loss, batch.proxy):
+        if not carries_gradient(loss, {n: t.total for n, t in batch.proxy.items()}):
             return loss  # validation: nothing is kept
         blocks, (proxy, reported, whole, parts) = self.blocks, batch
         if not blocks.batch:
@@ -123,7 +123,7 @@ class AugmentedGradient:
         alone = finite and self.units.pending in blocks.sizes
         if finite and self.units.pending is not None:
             w = self.units.probe(blocks.split_batch(A_batch))
-        call = self.window.add(seen, reported)
+        call = self.window.add(seen, reported, loss)
         call.finite = finite
         w = w * parts if parts > 1 else w
         return augmented_loss(loss, A_batch, w, call, alone)
@@ -232,7 +232,7 @@ class AugmentedGradient:
                 for grad in grads:
                     grad.mul_(self.units.longest / now)
             return now
-        self.finite.fail_at_gradient(params)
+        self.finite.fail_at_gradient(params, self.window)
         return math.nan
 
     def meet_ranks(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_powalm.state_checks import (
+from torch_powalm.checks.state_checks import (
     check_count,
     check_entries,
     check_list,
@@ -20,7 +20,7 @@ from torch_powalm.state_checks import (
     check_storage,
     refuse,
 )
-from torch_powalm.training.kept_state import check_kept, is_from_torch, local
+from torch_powalm.training.kept_state import check_alike, check_kept, is_from_torch, local
 
 _FIXED = ("maximize", "capturable", "differentiable")  # a change would break or reverse the steps
 _SIGNED = ("dampening", "tolerance_grad", "tolerance_change")
@@ -54,6 +54,8 @@ def check_base_state(base: Optimizer, state_dict: Mapping[str, Any]) -> None:
         if key not in of_key:
             raise ValueError(f"{where} must belong to one of {count} parameters, got another key")
         check_kept(base, kept, *of_key[key], where)
+    if not is_from_torch(base):
+        check_alike(state, "state_dict['state']")
 
 
 def _check_group(base: Optimizer, found: Any, group: Mapping[str, Any], where: str) -> None:
@@ -87,6 +89,8 @@ def _check_setting(
             refuse(where, f"be {here!r} as in this run", value)
     elif name in _FIXED and known and value is not here:
         refuse(where, f"be {here!r} as in this run", value)
+    elif isinstance(here, tuple | list) and not isinstance(value, tuple | list):
+        refuse(where, "be a list", value)
     elif isinstance(here, bool) and not (value is None or isinstance(value, bool)):
         refuse(where, "be True or False", value)
     elif known and here is None and not (value is None or isinstance(value, bool)):

@@ -32,7 +32,8 @@ def search(
 
     Returns the closure's first value and the sums of the epoch including the batch blocks at the
     accepted point, or None if a value was not finite. In the latter case the parameters are
-    restored, and a base that had already started its search loses its state. The units are measured
+    restored, and a base that had already started its search loses its state; so does LBFGS whenever
+    its step raises, since torch's own could not go on. The units are measured
     at the first point, and known from the next step on, so that L_β does not change in a search.
     """
     blocks, units = gradient.blocks.ready(), gradient.units
@@ -63,11 +64,13 @@ def search(
     backup = [p.detach().clone() for p in params]
     try:
         base.step(augmented_closure, **kwargs)
-    except (_NotFiniteError, FloatingPointError) as error:
-        _restore(params, backup)
-        if points:
-            base.state.clear()
-        if isinstance(error, FloatingPointError):
+    except BaseException as error:  # Ctrl-C included: half a search is no state to go on from
+        not_finite = isinstance(error, _NotFiniteError | FloatingPointError)
+        if not_finite or isinstance(base, torch.optim.LBFGS):
+            _restore(params, backup)
+            if points:
+                base.state.clear()
+        if not isinstance(error, _NotFiniteError):
             raise
         return None
     if measured:

@@ -127,6 +127,7 @@ class Call:
     assumed: bool = False  # made in a compiled graph, which does not see backward
     met: bool = False  # this backward pass has reached the parameters
     finite: bool = True  # all values and statistics of the call
+    loss: Tensor | None = None  # without a graph
 
 
 class BatchWindow:
@@ -141,11 +142,11 @@ class BatchWindow:
         # A .grad that already includes the gradient of the parameter-only blocks.
         self._injected: Tensor | None = None
 
-    def add(self, proxy: Tallies, reported: Tallies) -> Call:
+    def add(self, proxy: Tallies, reported: Tallies, loss: Tensor | None = None) -> Call:
         """Remember a call until the next step."""
         seen = {name: t.snapshot() for name, t in proxy.items()}
         true = seen if reported is proxy else {n: t.snapshot() for n, t in reported.items()}
-        self._calls.append(Call(seen, true))
+        self._calls.append(Call(seen, true, loss=None if loss is None else loss.detach()))
         return self._calls[-1]
 
     def meets_backward(self) -> bool:
@@ -159,6 +160,12 @@ class BatchWindow:
     def finite(self) -> bool:
         """Whether all values whose gradients are in .grad are finite."""
         return all(call.finite for call in self._calls if call.done)
+
+    @property
+    def loss_finite(self) -> bool:
+        """Whether the losses whose gradients are in .grad are finite; reads them."""
+        losses = [call.loss for call in self._calls if call.done and call.loss is not None]
+        return all(bool(loss.isfinite()) for loss in losses)
 
     def mark_injected(self, grad: Tensor | None) -> None:
         """Record that this .grad, and so every .grad, includes the parameter-only blocks."""
@@ -216,17 +223,17 @@ class BatchWindow:
         return sum(not call.done for call in self._calls)
 
 
-def carries_gradient(loss: Tensor, proxy: Tallies) -> bool:
+def carries_gradient(loss: Tensor, values: Mapping[str, Tensor]) -> bool:
     """Whether the augmented loss will be trained on; in validation it is not."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"loss must be a scalar tensor, got {got}")
     if not torch.is_grad_enabled():
         return False
-    with_graph = [t.total.requires_grad for t in proxy.values()]
+    with_graph = [value.requires_grad for value in values.values()]
     if not (loss.requires_grad or any(with_graph)):
         return False
     if not all(with_graph):
-        name = list(proxy)[with_graph.index(False)]
+        name = list(values)[with_graph.index(False)]
         raise ValueError(f"constraint {name!r} must have a gradient, got a constant")
     return True

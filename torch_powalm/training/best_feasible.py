@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_powalm.result import Violation
-from torch_powalm.state_checks import (
+from torch_powalm.checks.state_checks import (
     check_count,
     check_keys,
     check_list,
@@ -17,6 +16,7 @@ from torch_powalm.state_checks import (
     check_storage,
     refuse,
 )
+from torch_powalm.result import Violation
 from torch_powalm.training.feasibility import Tolerance, check_tolerance, largest, rank
 from torch_powalm.training.optimizer import PowerALMOptimizer
 from torch_powalm.training.registry import ConstraintRegistry
@@ -131,8 +131,11 @@ class BestFeasible:
             refuse("state_dict['worst']", "be the name of a constraint", worst)
         if kept is not None and not (math.isfinite(merit) and violation >= 0):
             refuse("state_dict['merit'] and ['violation']", "be finite", (merit, violation))
-        self._model_state = copy.deepcopy(kept)
-        self.merit, self.violation = merit, violation
+        try:
+            copied = copy.deepcopy(kept)
+        except RuntimeError:
+            refuse("state_dict['model']", "have tensors that can be copied", kept)
+        self._model_state, self.merit, self.violation = copied, merit, violation
         self._key, self.worst = (tier, value), worst
 
     def _relative(self, name: str, violations: Mapping[str, Violation]) -> float:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.state_checks import check_list, check_number, check_tensor
 from torch_powalm.functional import norm, violation
 from torch_powalm.result import Violation
-from torch_powalm.state_checks import check_list, check_number, check_tensor
 
 ConstraintFn = Callable[..., Tensor]
 BatchValue = Tensor | tuple[Tensor, Tensor]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.state_checks import check_count, check_number
+from torch_powalm.checks.state_checks import check_count, check_number
 from torch_powalm.training.mean_weight import MeanWeight
 from torch_powalm.training.on_device.tensor_formulas import running_norm
 

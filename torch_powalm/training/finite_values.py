@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.functional import norm
-from torch_powalm.training.batch_window import Tallies
+from torch_powalm.training.batch_window import BatchWindow, Tallies
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.vector_jacobian import vjp
@@ -37,11 +37,11 @@ class FiniteValues:
         name = next(bad, None)
         return name is None or self.fail(f"statistics of constraint {name!r}")
 
-    def fail_at_gradient(self, params: Sequence[Tensor]) -> bool:
+    def fail_at_gradient(self, params: Sequence[Tensor], window: BatchWindow) -> bool:
         """Fail because .grad is not finite."""
         if self.on_nonfinite == "skip":
             return False
-        return self.fail(source_of_nonfinite(self.blocks, params))
+        return self.fail(source_of_nonfinite(self.blocks, params, window.loss_finite))
 
     def fail(self, what: str) -> bool:
         """Raise, or return False under the rule "skip"."""
@@ -50,12 +50,22 @@ class FiniteValues:
         return False
 
 
-def source_of_nonfinite(blocks: BlockVector, params: Sequence[Tensor]) -> str:
-    """Name the gradient that is not finite: that of a parameter-only block, else of the loss."""
+def source_of_nonfinite(
+    blocks: BlockVector, params: Sequence[Tensor], loss_finite: bool = True
+) -> str:
+    """Name the gradient that is not finite.
+
+    One backward pass adds up the gradients of the loss and of the batch blocks. Where the values of
+    both are finite, nothing tells afterwards which of these gradients is not, and both are named;
+    torch.autograd.set_detect_anomaly(True) shows the operation.
+    """
     with torch.enable_grad():
         values = blocks.static_values()
     for name, value in values.items():
         grads = vjp(value, params, torch.ones_like(value))
         if not sharded_norm(*[grad for grad in grads if grad is not None]) < math.inf:
             return f"gradient of constraint {name!r}"
-    return "gradient of the loss"
+    batch = ", ".join(repr(block.name) for block in blocks.batch)
+    if not batch or not loss_finite:
+        return "gradient of the loss"
+    return f"gradient of the loss or of the batch constraints ({batch})"

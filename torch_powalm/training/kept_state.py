@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_powalm.state_checks import (
+from torch_powalm.checks.state_checks import (
     check_count,
     check_entries,
     check_keys,
@@ -42,6 +42,7 @@ _BY_SETTING = {  # kept if the hyperparameter is not 0
 _SCALARS = {"step", "eta", "mu", "mu_product"}
 _NONNEGATIVE = {"step", "square_avg", "acc_delta", "sum", "exp_avg_sq", "exp_inf", "step_size"}
 _NONNEGATIVE |= {"max_exp_avg_sq", "row_var", "col_var", "variance"}
+_DEEPEST = 50  # levels of nested lists and mappings
 _SEARCH = {"d", "t", "old_dirs", "old_stps", "ro", "H_diag", "prev_flat_grad", "prev_loss"}
 
 
@@ -180,7 +181,10 @@ def _check_unknown(here: Mapping[Any, Any], kept: Mapping[Any, Any], p: Tensor, 
     if here:
         check_keys(kept, where, map(str, here), map(str, kept))
     for key, value in kept.items():
-        low = 0.0 if key in _NONNEGATIVE else -math.inf
+        low, ours = 0.0 if key in _NONNEGATIVE else -math.inf, here.get(key)
+        plain = key in _SCALARS or (key in here and not isinstance(ours, Mapping | list | tuple))
+        if plain and isinstance(value, Mapping | list | tuple):
+            refuse(f"{where}[{key!r}]", "be a number or a tensor", value)
         for item, at in _leaves(value, f"{where}[{key!r}]"):
             if key in _SCALARS and not isinstance(here.get(key), str):
                 _check_scalar(item, at)
@@ -200,20 +204,35 @@ def _check_unknown(here: Mapping[Any, Any], kept: Mapping[Any, Any], p: Tensor, 
                 refuse(at, "be a number or a tensor", item)
 
 
+def check_alike(state: Mapping[Any, Mapping[Any, Any]], where: str) -> None:
+    """Raise if an entry is a tensor for one parameter, and something else for another."""
+    kinds: dict[Any, bool] = {}
+    for number, kept in state.items():
+        for key, value in kept.items():
+            if value is None or key in _SCALARS:
+                continue
+            found = isinstance(value, Tensor)
+            if kinds.setdefault(key, found) != found:
+                rule = "be a tensor for all parameters, or for none"
+                refuse(f"{where}[{number!r}][{key!r}]", rule, value)
+
+
 def _is_other(item: Tensor, ours: Any) -> bool:
     """Whether a tensor is of integers, unless the one in use is, too."""
     of_integers = isinstance(ours, Tensor) and not ours.is_floating_point()
     return not item.is_floating_point() and not of_integers
 
 
-def _leaves(value: Any, where: str) -> Iterator[tuple[Any, str]]:
+def _leaves(value: Any, where: str, level: int = 0) -> Iterator[tuple[Any, str]]:
     """Yield what is in nested lists and mappings, with its place."""
+    if level > _DEEPEST:
+        raise ValueError(f"{where[:80]}… must have at most {_DEEPEST} levels, got more")
     if isinstance(value, list | tuple):
         for i, item in enumerate(value):
-            yield from _leaves(item, f"{where}[{i}]")
+            yield from _leaves(item, f"{where}[{i}]", level + 1)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(item, f"{where}[{key!r}]")
+            yield from _leaves(item, f"{where}[{key!r}]", level + 1)
     else:
         yield value, where
 

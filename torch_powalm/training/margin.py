@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torch_powalm.state_checks import check_items, check_keys, check_number, check_tensor
+from torch_powalm.checks.state_checks import check_items, check_keys, check_number, check_tensor
+from torch_powalm.functional import violation
 from torch_powalm.training.block import Block, Tally, checked_tally
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.registry import ConstraintRegistry
@@ -144,10 +145,15 @@ class Margin:
         return {**given, "auto": self.source is not None}
 
     def checked_state(
-        self, state: Any, where: str, blocks: Iterable[Block], steps_done: int
+        self, state: Any, where: str, blocks: Iterable[Block], steps_done: int, strict: bool
     ) -> Mapping[str, Any]:
-        """Return saved margins; raise if one is not a margin of these batch blocks."""
-        if self.source is None or state == {}:
+        """Return saved margins; raise if one is not a margin of these batch blocks.
+
+        Those of a run without measured margins are {}, and load only if not `strict`.
+        """
+        if not strict and (self.source is None or state == {}):
+            return {}
+        if self.source is None:
             return check_keys(state, where, ())
         state = check_keys(state, where, ("pieces", "shifts", "proxies", "measured_at"))
         batch = {block.name: block for block in blocks}
@@ -181,7 +187,7 @@ def _without_bias(margin: Tensor, value: Tensor, proxy: Tensor) -> Tensor:
     A proxy above the true value makes the penalty push on where the stricter bound is met already.
     So its bias is removed there, and kept where the violation is as large as the margin.
     """
-    excess = (value + margin).clamp(min=0)
+    excess = violation(value + margin, True)
     share = torch.where(excess < margin, 1 - excess / margin.clamp(min=1e-30), 0.0)
     return margin + torch.where(excess > 0, share, 1.0) * (value - proxy)
 

@@ -54,8 +54,10 @@ class MultiplierUpdate(SavedMultipliers):
         if self.gradient.device is not None:
             for signal in self.gradient.device.culprits(self.gradient.finite):
                 self.monitor.signals.report(signal)
+        if self.units.measuring:  # the device says only now that steps were left out
+            return self._record(violations)
         r, all_left_out = self._tightened(reading.r), self.epoch.steps == 0 < steps[0]
-        if self.gradient.finite.check(r) and not all_left_out and not self.units.measuring:
+        if self.gradient.finite.check(r) and not all_left_out:
             if not dual.started:
                 self.units.start(dual, blocks, r)
             growth = part = None

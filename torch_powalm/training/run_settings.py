@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from torch_powalm.checks.dual_settings import SIGMAS
+from torch_powalm.checks.state_checks import check_count, refuse
 from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import SIGMAS
 from torch_powalm.functional import norm
-from torch_powalm.state_checks import check_count, refuse
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.block import Block
 from torch_powalm.training.block_vector import BlockVector
@@ -80,9 +80,9 @@ def signature(
     with torch.no_grad():
         static = {name: str(value.dtype) for name, value in blocks.static_values().items()}
     sizes = {name: f"{size} numbers {static.get(name, '')}" for name, size in blocks.sizes.items()}
+    sizes |= {part.name: f"{part.size} numbers by index" for part in blocks.indexed}
     described = {
-        f"constraint {n!r}": f"{kind}, {sizes.get(n, 'indexed').strip()}"
-        for n, kind in kinds.items()
+        f"constraint {n!r}": f"{kind}, {sizes.get(n, '').strip()}" for n, kind in kinds.items()
     }
     order = ", ".join(kinds) or "no constraints"
     numbers = sum(p.numel() for p in blocks.params)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_powalm.state_checks import check_list, check_tensor
+from torch_powalm.checks.state_checks import check_list, check_tensor
 from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import Block, Tally, checked_tally
 

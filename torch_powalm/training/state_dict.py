@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_powalm.dual import DualState
-from torch_powalm.dual_settings import checked_multipliers, checked_numbers
-from torch_powalm.state_checks import (
+from torch_powalm.checks.dual_settings import checked_multipliers, checked_numbers
+from torch_powalm.checks.state_checks import (
     check_items,
     check_keys,
     check_same,
     check_tensor,
     refuse,
 )
+from torch_powalm.dual import DualState
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.base_state import load_base
 from torch_powalm.training.batch_window import BatchWindow
@@ -101,9 +101,8 @@ def prepare_load(state: Mapping[str, Any], parts: Parts, strict: bool = True) ->
         ours, theirs = kinds[units.steps > 0], kinds[found["steps"] > 0]
         raise ValueError(f"{_WHERE}['units'] must have {ours} as in this run, got {theirs}")
     counters, sums = parts.epoch.checked_state(state, _WHERE), _checked_sums(state, parts)
-    margin = blocks.margin.checked_state(
-        state.get("margin", {}), f"{_WHERE}['margin']", blocks.batch, counters["total_steps"]
-    )
+    saved, where, done = state.get("margin", {}), f"{_WHERE}['margin']", counters["total_steps"]
+    margin = blocks.margin.checked_state(saved, where, blocks.batch, done, strict)
     units = units.restored(found)
     restored = units.restored_dual(dual, {**numbers, "y": y}, blocks)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_powalm.state_checks import (
+from torch_powalm.checks.state_checks import (
     check_count,
     check_flag,
     check_items,

@@ -24,7 +24,7 @@ def data(batch, rank=0, size=1, *, uneven=False):
     target = torch.tensor([0, 1, 2, 0, 2, 1, 0, 1, 0, 1, 1, 0])
     if size == 1:
         return x, target
-    parts = [8, 4] if uneven else [6, 6]
+    parts = [8, 4] if uneven else [SAMPLES // size] * size
     return x.split(parts)[rank], target.split(parts)[rank]
 
 

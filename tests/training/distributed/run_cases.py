@@ -1,6 +1,6 @@
-"""What two processes do together: run as a module by test_ranks.py, once for all cases.
+"""What two or four processes do together: run as a module by test_ranks.py, once for all cases.
 
-    python -m tests.training.distributed.run_cases RANK FOLDER
+    python -m tests.training.distributed.run_cases RANK SIZE FOLDER
 
 Every case is a function of (rank, size). Called with (0, 1) and without a process group it is the
 same training in a single process on the same global batches.
@@ -29,6 +29,7 @@ from tests.training.distributed.ddp_cases import (
     slack,
     spoiled,
 )
+from tests.training.distributed.indexed_cases import INDEXED, indexed_nan, indexed_resume
 from tests.training.distributed.ranks_training import EQUAL, foreach, fused, lbfgs, momentum, train
 from tests.training.distributed.sharded_cases import (
     ZOO,
@@ -72,6 +73,10 @@ def cases(folder):
         "zoo: sum, momentum": (zoo, dict(which="sum", base=momentum)),
         "zoo: columns, fused": (zoo, dict(which="columns", base=fused)),
         "zoo: orthonormal, foreach": (zoo, dict(which="orthonormal", base=foreach)),
+        **INDEXED,
+        "resumed samples": (indexed_resume, {}),
+        "skipped samples: every_step": (indexed_nan, dict(check_finite="every_step")),
+        "skipped samples: at_update": (indexed_nan, dict(check_finite="at_update")),
         "captured": (captured, {}),
         "low-precision shards": (low_precision_shards, {}),
         "sharded: all": (sharded, {}),
@@ -95,18 +100,32 @@ def cases(folder):
     return found
 
 
+FOUR = (  # what four ranks do
+    "sharded: all",
+    "sharded: skipped value",
+    "sharded: clipping",
+    "zoo: rows",
+    "zoo: orthonormal",
+    "zoo: rows, replicas",
+    "indexed: shards",
+    "indexed: with other blocks",
+    "distributed checkpoint",
+)
+
+
 def main():
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", ConstraintWarning)  # of runs that are this short
-    store = dist.FileStore(str(folder / "store"), 2)
+    store = dist.FileStore(str(folder / "store"), size)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60)
+        "gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60)
     )
-    results = {}
-    for name, (run, settings) in cases(folder).items():
+    results, found = {}, cases(folder)
+    for name in FOUR if size == 4 else found:
+        run, settings = found[name]
         try:
-            results[name] = run(rank, 2, **settings)
+            results[name] = run(rank, size, **settings)
         except Exception:
             results[name] = f"failed: {traceback.format_exc()}"
     torch.save(results, folder / f"rank{rank}.pt")

@@ -29,7 +29,10 @@ Description = dict[str, str]
 DEADLINE = 12.0  # seconds until all ranks must have used their optimizers for the first time
 _WORDS = 8  # numbers of a digest
 _MODULUS = 64  # of counters in a header: their squares stay exact in float32 over 4,000 ranks
-_DOING = ("backward", "augment()", "update_multipliers()", "augment() with other values", "forward")
+_DOING = (
+    *("backward", "augment()", "update_multipliers()", "augment() with other values", "forward"),
+    "augment() with an index",
+)
 _HEADER = 6  # numbers: what is done, how often, after how many steps, and their squares
 _WATCHED = 5  # first backward passes in which the ranks meet
 _contacts = 0  # first uses of optimizers in this process
@@ -150,6 +153,11 @@ class Agreement:
         )
         all_reduce(buffer, self._group)
         self.check_header(buffer[:_HEADER], doing, what)
+
+    def begin_indexed(self, device: torch.device) -> Any:
+        """Check that all ranks now exchange the entries of indexed blocks; return their group."""
+        self._join(5, device)
+        return self._group
 
     def before_update(self, device: torch.device) -> None:
         """Check that all ranks update their multipliers now."""

@@ -50,8 +50,10 @@ class _Meeting:
         found = self.owner()
         if found is not None:
             augmented, blocks = found.window.meets_backward(), found.blocks.ready()
+            augmented |= found.indexed.meets_backward()
             found.meet_ranks()
-            found.ranks.agreement.in_backward(blocks.device, augmented if blocks.batch else None)
+            of_batch = bool(blocks.batch or blocks.indexed)
+            found.ranks.agreement.in_backward(blocks.device, augmented if of_batch else None)
 
     def in_forward(self) -> None:
         """Meet the other ranks in a forward pass, once they have compared their signatures."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from torch_powalm.state_checks import check_keys, refuse
+from torch_powalm.checks.state_checks import check_keys, refuse
 from torch_powalm.training.checkpoint_checks import load_bytes
 from torch_powalm.training.optimizer import PowerALMOptimizer
 

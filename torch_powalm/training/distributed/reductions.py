@@ -45,6 +45,11 @@ class Ranks:
             return 1
         return dist.get_world_size(self.group)
 
+    @property
+    def rank(self) -> int:
+        """Number of this process among them."""
+        return 0 if self.size == 1 else dist.get_rank(self.group)
+
     def sums(
         self, *parts: Tallies, device: torch.device, agreed: bool = False
     ) -> list[dict[str, Tally]]:
@@ -74,6 +79,33 @@ class Ranks:
             for key, part in distinct.items()
         }
         return [added[id(part)] for part in parts]
+
+    def joined(
+        self, tensors: Sequence[Tensor], device: torch.device
+    ) -> tuple[list[Tensor], list[list[int]]]:
+        """Return vectors of all ranks, joined in the order of the ranks, and their lengths by rank.
+
+        Lengths may differ by rank. They are read, since the other ranks must know what to expect.
+
+        Args:
+            tensors: vectors without a graph, on the device, the widest types first.
+            device: where they are.
+        """
+        group, size = self.agreement.begin_indexed(device), self.size
+        mine = torch.tensor([len(t) for t in tensors], device=device)
+        everyone = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(everyone, mine, group=group)
+        lengths = torch.stack(everyone).tolist()
+        sizes = [[k * t.element_size() for k, t in zip(r, tensors, strict=True)] for r in lengths]
+        packed = torch.cat([t.contiguous().view(torch.uint8) for t in tensors])
+        buffers = [packed.new_zeros(max(map(sum, sizes))) for _ in range(size)]
+        padded = torch.cat([packed, packed.new_zeros(len(buffers[0]) - len(packed))])
+        dist.all_gather(buffers, padded, group=group)
+        pieces = [torch.split(b[: sum(s)], s) for b, s in zip(buffers, sizes, strict=True)]
+        found = [
+            torch.cat([piece[i].view(t.dtype) for piece in pieces]) for i, t in enumerate(tensors)
+        ]
+        return found, lengths
 
     def averages(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the mean of each tensor over all ranks; those sharded over ranks as they are."""

@@ -85,11 +85,13 @@ def sharded_norm(*tensors: Any) -> float:
 def norm_on_device(*tensors: Any) -> Tensor:
     """Return `sharded_norm` as a 0-dim tensor, without reading it; at least one is needed."""
     plain = [t for t in tensors if not is_sharded(t)]
+    if len(plain) == len(tensors):
+        return tensor_formulas.norm(*plain)
     squares = [tensor_formulas.norm(*plain).square()] if plain else []
     meshes: dict[Any, list[Tensor]] = {}
     for t in tensors:
         if is_sharded(t):
-            share = tensor_formulas.squares(t.to_local()) / _copies(t)
+            share = tensor_formulas.length(t.to_local()).square() / _copies(t)
             meshes.setdefault(t.device_mesh, []).append(share)
     for mesh, shares in meshes.items():
         total = torch.stack(shares).sum()

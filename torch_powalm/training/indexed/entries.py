@@ -24,6 +24,9 @@ class Entries(NamedTuple):
 def read_entries(name: str, size: int, given: Any, reads: bool) -> Entries:
     """Return the value and the index of a batch, or raise if they do not fit the block.
 
+    An index that may not be read and is out of range makes its value nan, which leaves out the step
+    and is told at the next update.
+
     Args:
         name: name of the block.
         size: number of its entries.
@@ -40,11 +43,15 @@ def read_entries(name: str, size: int, given: Any, reads: bool) -> Entries:
         got = index.dtype if isinstance(index, Tensor) else type(index).__name__
         raise TypeError(f"index of {name!r} must be a tensor of integers, got {got}")
     value, index = value.reshape(-1), index.reshape(-1).long()
-    if len(value) != len(index) or len(value) == 0:
+    if len(value) == 0:
+        raise ValueError(f"constraint {name!r} must have at least one entry, got none")
+    if len(value) != len(index):
         raise ValueError(f"index of {name!r} must have {len(value)} entries, got {len(index)}")
     value = value.float() if value.element_size() < 4 else value
     if not index.is_cpu or not reads:
         index = index.to(value.device, non_blocking=True)
+        inside = (index >= 0) & (index < size)
+        value, index = torch.where(inside, value, math.nan), index.clamp(0, size - 1)
         return Entries(value, index, distinct(index))
     indices = index.tolist()
     low, high, different = min(indices), max(indices), len(set(indices)) == len(indices)

@@ -8,31 +8,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from torch_powalm.checks.state_checks import check_keys
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, step_size
 from torch_powalm.result import DualRecord
-from torch_powalm.state_checks import check_keys
 from torch_powalm.training.augmented_loss import augmented_loss, still_waiting
 from torch_powalm.training.automatic_units import AutomaticUnits
+from torch_powalm.training.batch_window import carries_gradient
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.indexed.entries import Entries, read_entries
 from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
 from torch_powalm.training.indexed.indexed_summary import described
+from torch_powalm.training.indexed.rank_entries import Given, of_all_ranks
 
 if TYPE_CHECKING:
     from torch_powalm.training.augmented_gradient import AugmentedGradient
 
-Given = dict[str, Entries]
-
 
 @dataclass
 class IndexedCall:
-    """Entries of one call of `augment`."""
+    """Entries of all ranks in one call of `augment`."""
 
     given: Given
     done: bool = False  # backward has passed through the augmented loss
     assumed: bool = False  # made in a compiled graph, which does not see backward
+    met: bool = False  # this backward pass has reached the parameters
 
 
 class IndexedBlocks:
@@ -85,46 +86,59 @@ class IndexedBlocks:
         given = self.take(values)
         if not self.blocks.sizes and not self.dual.started:
             gradient.start(torch.zeros(0, device=self.blocks.device))
-        if not torch.is_grad_enabled() or not any(e.value.requires_grad for e in given.values()):
+        if not carries_gradient(loss, {name: e.value for name, e in given.items()}):
             return loss
+        if self.ranks.size > 1:
+            gradient.meet_ranks()
+        seen, own = of_all_ranks(given, self.ranks, self.parts[0].y)
         if self.calls and all(p.grad is None for p in self.blocks.params):
             self.forget_done()
         if self.units.measuring or self.units.due_batch:
-            values = self._sensitivities(given)
+            values = self._sensitivities(given, seen)
             if self.blocks.batch:
                 self.units.measure_blocks(self.blocks, values, self.ranks)
             else:
                 self.units.measure_batch(loss, self.blocks, values, self.ranks)
         pending = self.units.pending
         weights = [
-            _checked(self._weight(part, given[part.name]), part.name, given, gradient)
+            _checked(self._weight(part, seen[part.name]), part.name, seen, gradient)[own[part.name]]
             for part in self.parts
         ]
         A = torch.cat([given[part.name].value for part in self.parts])
-        seen = {name: e._replace(value=e.value.detach()) for name, e in given.items()}
         self.calls.append(IndexedCall(seen))
         alone = pending is not None and pending in given
         w = torch.cat(weights).to(A.dtype)
+        w = w * self.ranks.size if self.ranks.size > 1 else w  # undone by the mean over ranks
         return augmented_loss(loss, A, w, self.calls[-1], alone)
 
-    def _sensitivities(self, given: Given) -> dict[str, Tensor]:
+    def _sensitivities(self, given: Given, seen: Given) -> dict[str, Tensor]:
         """Return values by name whose gradients measure what a move changes of each block.
 
         √n times the mean: entries of a data set mostly move together, so that random signs would
         underestimate the pull of all of them by √n.
         """
-        sizes = {part.name: part.size for part in self.parts}
-        return {n: e.value.mean().reshape(1) * math.sqrt(sizes[n]) for n, e in given.items()}
+        found = {}
+        for part in self.parts:
+            share = self.ranks.size * math.sqrt(part.size) / len(seen[part.name].indices)
+            found[part.name] = given[part.name].value.sum().reshape(1) * share
+        return found
 
     def _weight(self, part: IndexedMultipliers, entries: Entries) -> Tensor:
         if self.units.pending is not None:  # one block alone is measured in this step
             share = math.sqrt(part.size) / len(entries.indices)
             share = share if part.name == self.units.pending else 0.0
-            return torch.full_like(entries.value.detach(), share)
+            return torch.full_like(entries.value, share)
         if not self.dual.started:
-            return torch.zeros_like(entries.value.detach())
+            return torch.zeros_like(entries.value)
         self.refresh()
         return part.weight(entries)
+
+    def meets_backward(self) -> bool:
+        """Whether the backward pass that now reaches the parameters is one of a call."""
+        new = [call for call in self.calls if call.done and not call.met]
+        for call in new:
+            call.met = True
+        return bool(new)
 
     def forget_done(self) -> None:
         """Forget the batches whose gradients were cleared."""
@@ -174,7 +188,7 @@ class IndexedBlocks:
         if dual.started:
             sigma = step_size(dual.sigma, dual.sigma_1, dual.beta, 1.0, 1.0, dual.k)
             for part in self.parts:
-                part.update(sigma, dual.sigma == "pi", dual.y_max, self.ranks)
+                part.update(sigma, dual.sigma == "pi", dual.y_max)
 
     def renew(self) -> None:
         """Sum the norms anew, in the units of the next steps."""
@@ -224,7 +238,7 @@ class IndexedBlocks:
 
 def _checked(w: Tensor, name: str, given: Given, gradient: "AugmentedGradient") -> Tensor:
     """Return the weight of a block, nan if a value in the batch is not finite."""
-    value = given[name].value.detach()
+    value = given[name].value
     if gradient.device is not None:
         return gradient.device.spoil_indexed(name, value, w)
     finite = math.isfinite(norm(value)) or gradient.finite.fail(f"constraint {name!r}")

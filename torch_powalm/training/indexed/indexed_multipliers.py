@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from torch_powalm import functional
+from torch_powalm.checks.state_checks import check_keys, check_tensor
 from torch_powalm.functional import violation
 from torch_powalm.result import Violation
-from torch_powalm.state_checks import check_keys, check_tensor
-from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.indexed.entries import Entries, agreeing, masked
 from torch_powalm.training.indexed.indexed_summary import described, summary
 from torch_powalm.training.on_device.tensor_formulas import (
@@ -111,17 +110,14 @@ class IndexedMultipliers:
         self.fresh[index] = True if ok is None else ok | self.fresh[index]
 
     @torch.no_grad()
-    def update(self, sigma: float, integral: bool, y_max: float, ranks: Ranks) -> None:
+    def update(self, sigma: float, integral: bool, y_max: float) -> None:
         """Move the multipliers of the entries that were in a batch since the last update.
 
         Args:
             sigma: dual step.
             integral: whether it multiplies (A, B) instead of (A, u).
             y_max: largest absolute multiplier.
-            ranks: the processes that have seen other entries.
         """
-        if ranks.size > 1:
-            self._share(ranks)
         q, _, r = self._residual()
         if integral:
             r = self.value.nan_to_num() * (self.scale * q)
@@ -131,14 +127,6 @@ class IndexedMultipliers:
         y = (y.clamp(min=0) if self.inequality else y).clamp(-y_max, y_max)
         self.y.copy_(torch.where(self.fresh, y, self.y))
         self.fresh.zero_()
-
-    def _share(self, ranks: Ranks) -> None:
-        """Give all ranks the values that any of them has seen since the last update."""
-        seen = self.fresh.to(self.value.dtype)
-        total = torch.where(self.fresh, self.value, 0.0)
-        total, count = (part * ranks.size for part in ranks.averages([total, seen]))
-        self.fresh.copy_(count > 0.5)
-        self.value.copy_(torch.where(self.fresh, total / count.clamp(min=1), self.value))
 
     @torch.no_grad()
     def sum_anew(self) -> None:
@@ -191,7 +179,7 @@ class IndexedMultipliers:
     def _excess(self, value: Tensor) -> Tensor:
         """Return the sum of squares of the scaled violations; unseen entries are nan."""
         excess = violation(value, self.inequality).nan_to_num() * self.scale
-        return torch.dot(excess, excess)
+        return torch.dot(excess, excess).to(self.squares.dtype)
 
     def _squares(self, value: Tensor, y: Tensor) -> Tensor:
         """Return the sum of squares of the scaled (A, u) with the slacks of the last update."""
@@ -199,7 +187,7 @@ class IndexedMultipliers:
         if self.inequality:
             r = torch.maximum(r, y * (self.slack * (-1 / self.scale)).to(y.dtype))
         r = r.nan_to_num()
-        return torch.dot(r, r)
+        return torch.dot(r, r).to(self.squares.dtype)
 
     def summary(self) -> list[Tensor]:
         """Return what a report says about the block, still on the device."""
@@ -232,4 +220,4 @@ class IndexedMultipliers:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; the vectors have been made."""
         for name in _SAVED:
-            setattr(self, name, state[name].detach().clone().to(self.y.device))
+            setattr(self, name, state[name].detach().clone().to(getattr(self, name)))

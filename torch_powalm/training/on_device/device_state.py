@@ -59,22 +59,22 @@ class DeviceState:
             told: the values to report, if these are others.
         """
         start = self.blocks.static_size
-        fine = self.guard.note(A_batch, start)
+        wrong = self.guard.note(A_batch, start)
         if told is not None:
-            fine = fine & self.guard.note(told, start)
-        return torch.where(fine, w, torch.nan)
+            wrong = wrong | self.guard.note(told, start)
+        return w.masked_fill(wrong, math.nan)
 
     def spoil_indexed(self, name: str, value: Tensor, w: Tensor) -> Tensor:
         """Return the weight of an indexed block, nan if a value in the batch is not finite."""
         names = [part.name for part in self.blocks.indexed]
         start = sum(self.blocks.sizes.values()) + names.index(name)
-        fine = self.guard.note(value.detach().sum().reshape(1), start)
-        return torch.where(fine, w, torch.nan)
+        wrong = self.guard.note(value.detach().sum(0, keepdim=True), start)
+        return w.masked_fill(wrong, math.nan)
 
     def note_static(self, r: Tensor) -> bool:
         """Leave this step out if a parameter-only block is not finite."""
         guard = self.guard
-        guard.fine = guard.fine & guard.note(r[: self.blocks.static_size])
+        guard.wrong = guard.wrong | guard.note(r[: self.blocks.static_size])
         return True
 
     def measure(self, grads: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor:
@@ -85,7 +85,7 @@ class DeviceState:
             units.follow_rate(self.blocks.rate)
             units.measure_pull(now, params)
         elif self.blocks.names and units.longest < math.inf:
-            shorter = torch.where(now > units.longest, units.longest / now, 1.0)
+            shorter = (units.longest / now).clamp(max=1.0).nan_to_num(1.0)
             for grad in grads:
                 grad.mul_(shorter.to(grad.dtype))
         return now
@@ -107,12 +107,12 @@ class DeviceState:
         Returns `extra` on the host.
         """
         lengths, gradient_norm = self.units.unread(), self.epoch.gradient_norm
-        parts = [self.guard.counts, *lengths]
+        parts = [self.guard.bad, self.guard.counts, *lengths]
         parts += [gradient_norm] if isinstance(gradient_norm, Tensor) else []
         parts += [] if self.start_norms is None else [self.start_norms]
         found = to_host([*parts, *extra])
         numbers = iter(found)
-        self.epoch.leave_out(self.guard.take(next(numbers)))
+        self.epoch.leave_out(self.guard.take(next(numbers), next(numbers)))
         self.units.read(float(next(numbers)) for _ in lengths)
         if isinstance(gradient_norm, Tensor):
             self.epoch.gradient_norm = float(next(numbers))

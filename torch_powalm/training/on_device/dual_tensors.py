@@ -72,7 +72,7 @@ class DualTensors:
     def weight(self, r: Tensor) -> Tensor:
         """Return w = y + β∇φ at r; not finite if r is not."""
         if not self.dual.started:
-            return torch.where(r.isfinite(), 0.0, r)
+            return r - r  # 0, or nan if r is not finite
         self.refresh()
         if self.scale is not None:
             r = r * self.scale

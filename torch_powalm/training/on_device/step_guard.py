@@ -32,13 +32,14 @@ class StepGuard:
     """
 
     def __init__(self, sizes: Mapping[str, int], device: torch.device) -> None:
-        self.device, self.names = device, list(sizes)
-        lengths = torch.tensor(list(sizes.values()), dtype=torch.int64)
-        self._block_of = torch.arange(len(sizes)).repeat_interleave(lengths).to(device)
-        # Steps with a value of a block that is not finite; with such a gradient; left out.
-        self.counts = torch.zeros(len(sizes) + 2, dtype=torch.int64, device=device)
-        self.fine = torch.ones((), dtype=torch.bool, device=device)  # the values of this step
-        self.ok = self.fine.clone()  # values and gradient of this step
+        self.device, self.sizes = device, dict(sizes)
+        # Entries that were not finite; steps with such a gradient, and steps left out.
+        self.bad = torch.zeros(sum(sizes.values()), dtype=torch.bool, device=device)
+        self.counts = torch.zeros(2, dtype=torch.int64, device=device)
+        self._none = torch.zeros((), dtype=torch.bool, device=device)
+        self.wrong = self._none  # whether a value of this step is not finite
+        self.left_out = self._none  # whether a value or the gradient of this step is not finite
+        self.ok = ~self._none
         self.culprits: list[str] = []  # blocks that were not finite, as far as the host knows
         self.bad_gradients = 0
         self._kept: list[tuple[Tensor, Tensor]] = []  # tensors that a step changes, and copies
@@ -46,35 +47,35 @@ class StepGuard:
 
     @torch.no_grad()
     def note(self, r: Tensor, start: int = 0) -> Tensor:
-        """Count blocks with entries that are not finite; return whether all entries are.
+        """Mark entries that are not finite; return whether there are any.
 
         Args:
             r: consecutive entries of the vector of all blocks.
             start: index of the first of them.
         """
-        bad = ~r.detach().isfinite()
-        found = torch.zeros_like(self.counts)
-        found = found.index_add(0, self._block_of[start : start + len(r)], bad.to(found.dtype))
-        self.counts.add_((found > 0).to(found.dtype))
-        return ~bad.any()
+        r = r.detach()
+        bad = (r - r).ne(0)  # inf − inf is nan, and nan differs from 0
+        self.bad[start : start + len(r)].logical_or_(bad)
+        return bad.any()
 
     def forgive(self) -> None:
         """Forget about the values of this step, whose gradients were cleared."""
-        self.fine = torch.ones_like(self.fine)
+        self.wrong = self._none
 
     @torch.no_grad()
     def judge(self, gradient_norm: Tensor) -> None:
         """Decide whether this step counts, given the norm of its gradient."""
-        finite = gradient_norm.isfinite()
-        self.ok = finite & self.fine
-        self.counts[-2:].add_(torch.stack([~finite, ~self.ok]).to(self.counts.dtype))
-        self.fine = torch.ones_like(self.fine)
+        bad = (gradient_norm - gradient_norm).ne(0)
+        self.left_out = bad if self.wrong is self._none else bad | self.wrong
+        self.ok = ~self.left_out
+        self.counts.add_(torch.stack([bad, self.left_out]))
+        self.wrong = self._none
 
     @torch.no_grad()
     def keep(self, base: Optimizer, params: Sequence[Tensor], prox: Sized) -> Tensor:
         """Before its step, keep what the base will change; return whether the step counts."""
         if skips_on_device(base) and not prox:
-            base.grad_scale, base.found_inf = None, (~self.ok).float()  # type: ignore[attr-defined]
+            base.grad_scale, base.found_inf = None, self.left_out.float()  # type: ignore[attr-defined]
             return self.ok
         self._had = {p: set(state) for p, state in base.state.items()}
         for p in params:
@@ -83,7 +84,7 @@ class StepGuard:
                     p.grad = p.grad.coalesce()
                 else:
                     grad = local(p.grad)
-                    grad.copy_(torch.where(self.ok, grad, torch.zeros_like(grad)))
+                    grad.masked_fill_(self.left_out, 0.0)
         changing = [local(t) for t in (*params, *_tensors(base)) if t.device == self.device]
         self._kept = [(t, t.clone()) for t in changing]
         return self.ok
@@ -106,7 +107,7 @@ class StepGuard:
         for p, state in base.state.items():
             step = state.get("step")
             if "step" not in self._had.get(p, ()) and _is_on(step, self.device):
-                step.copy_(torch.where(self.ok, step, torch.zeros_like(step)))
+                step.masked_fill_(self.left_out, 0.0)
         self._kept, self._had = [], {}
 
     def _chosen(self, new: Tally, old: Tally | None) -> Tally:
@@ -118,16 +119,19 @@ class StepGuard:
         )
         return Tally(total, torch.where(self.ok, now, then))
 
-    def take(self, counts: Tensor) -> int:
-        """Remember what was not finite according to counts on the host; return the steps left out.
+    def take(self, bad: Tensor, counts: Tensor) -> int:
+        """Remember what was not finite; return the number of steps left out.
 
         Args:
-            counts: a copy of `counts`, which start again.
+            bad: a copy of `bad` on the host; the marks are cleared.
+            counts: a copy of `counts` on the host, which start again.
         """
+        self.bad.zero_()
         self.counts.zero_()
-        *blocks, gradients, left_out = counts.tolist()
-        found = [name for name, count in zip(self.names, blocks, strict=True) if count]
+        parts = torch.split(bad, list(self.sizes.values()))
+        found = [name for name, part in zip(self.sizes, parts, strict=True) if part.any()]
         self.culprits += [name for name in found if name not in self.culprits]
+        gradients, left_out = counts.tolist()
         self.bad_gradients += gradients
         return int(left_out)
 

@@ -6,12 +6,13 @@ waits for the device, and torch.compile traces each of them into one graph.
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from torch_powalm.functional import violation
 
-_NEWTON = 10  # steps for the equation of the slacks; they converge quadratically
+_NEWTON = ((0.8, 3), (0.5, 4), (0.2, 5), (0.0, 6))  # steps from this ν on: 1e-11 or better
 _FLOOR, _CEILING = -600.0, 300.0  # of log t
-_TINY = 1e-300  # a sum of squares below counts as this
+_LINEAR = 40.0  # log(1 + e^p) is p beyond this, to the last bit
 
 
 def wide(device: torch.device) -> torch.dtype:
@@ -19,33 +20,33 @@ def wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def squares(v: Tensor) -> Tensor:
-    """Return ‖v‖² of a tensor of any shape, sparse or complex ones too."""
+def length(v: Tensor) -> Tensor:
+    """Return ‖v‖ of a tensor of any shape, sparse or complex ones too."""
     if v.is_sparse:
         v = v.coalesce().values()
     if v.is_complex():
         v = torch.view_as_real(v.resolve_conj())
-    length: Tensor = torch.linalg.vector_norm(v.reshape(-1), dtype=wide(v.device))
-    return length.square()
+    found: Tensor = torch.linalg.vector_norm(v, dtype=wide(v.device))
+    return found
 
 
 def norm(*tensors: Tensor) -> Tensor:
     """Return the Euclidean norm of all entries of some tensors; at least one is needed."""
-    found = [squares(t) for t in tensors]
-    return (found[0] if len(found) == 1 else torch.stack(found).sum()).sqrt()
+    found = [length(t) for t in tensors]
+    return found[0] if len(found) == 1 else length(torch.stack(found))
 
 
 def stiffness(r_norm: Tensor, beta: Tensor, nu: float) -> Tensor:
     """Return c = β ‖r‖^(ν−1); 0 at r = 0."""
     if nu == 1:
         return beta
-    return torch.where(r_norm > 0, beta * r_norm.pow(nu - 1), 0.0)
+    return (beta * r_norm.pow(nu - 1)).masked_fill(r_norm == 0, 0.0)
 
 
 def scaled_add(y: Tensor, r: Tensor, c: Tensor) -> Tensor:
     """Return y + c r, even if c itself overflows in the dtype of r but c r does not."""
     root = c.sqrt().clamp(max=0.1 * torch.finfo(r.dtype).max).to(r.dtype)
-    return y + (r * root) * root
+    return torch.addcmul(y, r * root, root)
 
 
 def slack_stiffness(
@@ -57,9 +58,9 @@ def slack_stiffness(
 
     ‖u‖² is a + b t² between the points t_i = B_i / lower_i at which an entry stops to depend on t.
     All of these are evaluated at once, and the root lies in one interval. There
-    F(s) = (1−ν)/2 · log(a + b e^(2s)) − log β − s is convex and decreasing in s = log t, so that
-    Newton's method rises to the root from a point below it; the larger root of F with a = 0 or
-    b = 0 is such a point, and at most 0.35 (1−ν)/ν away.
+    F(p) = (1−ν) log(1 + e^p) − p + log b − ν log a − 2 log β, with e^p = b t²/a, is convex and
+    decreasing, so that Newton's method rises to the root from a point below it; the root of F with
+    max(p, 0) in place of log(1 + e^p) is such a point, and at most 0.7 (1−ν)/ν away.
 
     Args:
         r: (A(x), B(x)).
@@ -68,40 +69,45 @@ def slack_stiffness(
         nu: exponent ν in (0, 1].
         rest: sum of squares of entries of (A, u) that are not in r.
     """
-    total = squares(r) if rest is None else squares(r) + rest
     if lower is None or nu == 1:
-        return stiffness(total.sqrt(), beta, nu)
-    a, b, beta = *_segment(r, lower, beta, nu, rest), beta.to(total.dtype)
-    half, log_beta = (1 - nu) / 2, beta.log()
-    log_a, log_b = a.clamp(min=_TINY).log(), b.clamp(min=_TINY).log()
-    s = torch.maximum(half * log_a - log_beta, (half * log_b - log_beta) / nu)
-    for _ in range(_NEWTON):
-        s = s.clamp(_FLOOR, _CEILING)
-        moving = b * (2 * s).exp()
-        u_squares = (a + moving).clamp(min=_TINY)
-        slope = 2 * half * moving / u_squares - 1
-        s = s - (half * u_squares.log() - log_beta - s) / slope
-    return torch.where(total > 0, (-s.clamp(_FLOOR, _CEILING)).exp(), 0.0)
+        total = length(r)
+        return stiffness(total if rest is None else torch.hypot(total, rest.sqrt()), beta, nu)
+    a, b, empty = _segment(r, lower, beta, nu, rest)
+    tiny = torch.finfo(a.dtype).tiny
+    log_a, log_b = a.clamp(min=tiny).log(), b.clamp(min=tiny).log()
+    shift = log_b - log_a  # p = 2 log t + shift
+    level = log_b - nu * log_a - 2 * beta.to(a.dtype).log()
+    p = torch.maximum(level, level / nu)
+    for _ in range(next(steps for lowest, steps in _NEWTON if nu >= lowest)):
+        bend = functional.softplus(p, threshold=_LINEAR)
+        value = torch.add(level - p, bend, alpha=1 - nu)
+        p = torch.addcdiv(p, value, torch.rsub(p.sigmoid(), 1.0, alpha=1 - nu))
+    minus_s = (0.5 * (shift - p)).clamp(-_CEILING, -_FLOOR)
+    return minus_s.exp().masked_fill(empty, 0.0)
 
 
 def _segment(
     r: Tensor, lower: Tensor, beta: Tensor, nu: float, rest: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return a and b of ‖u‖² = a + b t² in the interval of t that holds the root."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a and b of ‖u‖² = a + b t² in the interval of t that holds the root.
+
+    The third result is whether all of ‖(A, B)‖² is 0.
+    """
     r, lower = r.to(wide(r.device)), lower.to(wide(r.device))
-    moves = (r < 0) & lower.isfinite()
-    bound, knee = torch.where(moves, lower.abs(), 0.0), r.abs() / lower.abs()
-    knee, order = torch.where(moves, knee, 0.0).sort()
-    fixed = torch.where(moves, 0.0, r.square()).sum()
+    info = torch.finfo(r.dtype)
+    stays = (r >= 0) | (lower == -torch.inf)
+    knee = (r / lower).abs().masked_fill(stays, 0.0).clamp(max=0.1 * info.max**0.5)
+    knee, order = knee.sort()
+    moving = (stays.logical_not() * r)[order].square()
+    fixed = (stays * r).square().sum(0, keepdim=True)
     fixed = fixed if rest is None else fixed + rest
-    r_squares = torch.where(moves, r.square(), 0.0)[order]
-    squared = bound.square()[order]
-    a = fixed + torch.cat([r_squares.new_zeros(1), r_squares.cumsum(0)])
-    b = torch.cat([squared.flip(0).cumsum(0).flip(0), squared.new_zeros(1)])
-    u_squares = (a[1:] + torch.where(squared > 0, b[1:] * knee.square(), 0.0)).clamp(min=_TINY)
-    gap = (1 - nu) / 2 * u_squares.log() - beta.log() - knee.log()
-    passed = ((gap > 0) | (knee == 0)).sum().reshape(1)
-    return a.gather(0, passed).reshape(()), b.gather(0, passed).reshape(())
+    squared = lower.masked_fill(stays, 0.0)[order].square()
+    a = torch.cat([fixed, moving]).cumsum(0)
+    b = functional.pad(squared, (0, 1)).flip(0).cumsum(0).flip(0)
+    u_squares = torch.addcmul(a[1:], b[1:], knee.square()).clamp(min=info.tiny)
+    gap = torch.sub((1 - nu) / 2 * u_squares.log() - beta.to(r.dtype).log(), knee.log())
+    passed = (gap > 0).sum(0, keepdim=True)
+    return a.gather(0, passed).reshape(()), b.gather(0, passed).reshape(()), a[-1] == 0
 
 
 def shortening(
@@ -110,17 +116,12 @@ def shortening(
     """Return q = min(1, far / ‖u‖) of a scaled r; `far` is larger where y pushes away."""
     u = violation(r, inequality)
     distance = norm(u)
-    against = -torch.dot(y, u).to(distance.dtype) / torch.where(distance > 0, distance, 1.0)
-    far = (far.pow(nu) + against.clamp(min=0) / beta).pow(1 / nu)
-    return torch.where(distance > far, far / distance, 1.0)
+    against = (torch.dot(y, u).to(distance.dtype) / distance).nan_to_num(0.0)
+    far = torch.sub(far.pow(nu), against.clamp(max=0) / beta).pow(1 / nu)
+    return (far / distance).clamp(max=1.0)
 
 
 def running_norm(past: Tensor, now: Tensor, memory: float) -> Tensor:
     """Return the running norm after a step; `past` is inf at first, and stays if now is nan."""
-    past = torch.where(past.isfinite(), past, now)
-    return torch.where(now.isfinite(), memory * past + (1 - memory) * now, past)
-
-
-def is_finite(*tensors: Tensor) -> Tensor:
-    """Return whether all entries are finite, as a 0-dim tensor."""
-    return torch.stack([t.isfinite().all() for t in tensors]).all()
+    start = torch.where(past == torch.inf, now, past)
+    return torch.where((now - now) == 0, start.lerp(now, 1 - memory), past)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_powalm.state_checks import check_count, check_number, check_tensor
+from torch_powalm.checks.state_checks import check_count, check_number, check_tensor
 
 SIGMAS = ("penalty", "paper", "sqrt", "pi")  # rules of the dual step
 BETA_LIMIT = 1e200  # keeps a penalty that grows without end finite, and its inverse too

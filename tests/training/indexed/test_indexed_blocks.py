@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
-from tests.training.emulated_device import EmulatedDevice
+from tests.training.on_device.emulated_device import EmulatedDevice
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm.training.indexed.indexed_multipliers import IndexedMultipliers
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
 F64 = torch.float64
@@ -76,6 +77,13 @@ def test_with_all_entries_in_a_batch_it_is_the_block_without_index(
         assert getattr(rows[0], field) == pytest.approx(getattr(rows[1], field), rel=1e-9)
 
 
+def sums_of(part: IndexedMultipliers) -> tuple[Tensor, Tensor]:
+    """‖(A, u)‖² with the slacks of the last update, and ‖max(B, 0)‖²; unseen entries count 0."""
+    value, lower = part.value * part.scale, -part.y * part.slack / part.scale
+    u, violation = value.maximum(lower).nan_to_num(), value.clamp(min=0).nan_to_num()
+    return u.square().sum(), violation.square().sum()
+
+
 def test_the_norm_is_kept_up_to_date() -> None:
     training = Training(nu=0.5, beta_1=1.0)
     training.epoch()
@@ -83,10 +91,18 @@ def test_the_norm_is_kept_up_to_date() -> None:
     for _ in range(2):
         training.epoch(5)
         part = training.constraints.indexed["sample"]
-        kept, excess = part.squares.clone(), part.excess.clone()
-        squares = part._squares(part.value, part.y)
-        torch.testing.assert_close(kept, squares)
-        torch.testing.assert_close(excess, part._excess(part.value))
+        torch.testing.assert_close((part.squares, part.excess), sums_of(part))
+
+
+def test_sums_of_squares_are_accumulated_in_float64() -> None:
+    training = Training(nu=0.5, beta_1=1.0, check_finite="at_update")
+    training.model.float()
+    training.x, training.target = training.x.float(), training.target.float()
+    training.epoch()
+    training.optimizer.update_multipliers()
+    training.epoch()
+    part = training.constraints.indexed["sample"]
+    assert (part.y.dtype, part.squares.dtype, part.excess.dtype) == (torch.float32, F64, F64)
 
 
 def test_an_index_may_come_twice() -> None:
@@ -94,7 +110,7 @@ def test_an_index_may_come_twice() -> None:
     training.step(torch.tensor([3, 3, 5, 3]))
     part = training.constraints.indexed["sample"]
     assert part.fresh.nonzero().flatten().tolist() == [3, 5]
-    torch.testing.assert_close(part.squares, part._squares(part.value, part.y))
+    torch.testing.assert_close(part.squares, sums_of(part)[0])
 
 
 def test_only_entries_of_a_batch_move() -> None:
@@ -191,6 +207,21 @@ def test_values_that_are_not_finite_are_left_out(check_finite: str) -> None:
         step_and_update()
 
 
+@pytest.mark.parametrize("wrong", [-1, 12])
+def test_an_index_out_of_range_that_may_not_be_read_is_told_at_the_update(wrong: int) -> None:
+    training = Training(beta_1=1.0, check_finite="at_update", nu=0.5)
+    training.epoch()
+    before = copy.deepcopy(training.model.state_dict())
+    error = training.model(training.x[:2]).square().sum(1)
+    training.optimizer.zero_grad()
+    given = error - 0.3, torch.tensor([3, wrong])
+    training.optimizer.augment(error.mean(), sample=given).backward()
+    training.optimizer.step()
+    torch.testing.assert_close(training.model.state_dict(), before, rtol=0, atol=0)
+    with pytest.raises(FloatingPointError, match="constraint 'sample' must be finite"):
+        training.optimizer.update_multipliers()
+
+
 def test_reports_have_quantiles_and_the_worst_entries() -> None:
     training = Training(beta_1=1.0)
     training.step(torch.arange(11))
@@ -226,6 +257,16 @@ def test_misuse_raises_by_name() -> None:
         augment(loss, sample=(value, torch.tensor([0])))
     with pytest.raises(ValueError, match=r"index of 'sample' must be in \[0, 12\), got 12"):
         augment(loss, sample=(value, torch.tensor([0, 12])))
+    with pytest.raises(ValueError, match=r"index of 'sample' must be in \[0, 12\), got -1"):
+        augment(loss, sample=(value, torch.tensor([0, -1])))
+    with pytest.raises(ValueError, match="constraint 'sample' must have at least one entry, got"):
+        augment(loss, sample=(value[:0], torch.tensor([], dtype=torch.long)))
+    with pytest.raises(TypeError, match="index of 'sample' must be a tensor of integers, got list"):
+        augment(loss, sample=(value, [0, 1]))
+    with pytest.raises(
+        ValueError, match="constraint 'sample' must have a gradient, got a constant"
+    ):
+        augment(loss, sample=(value.detach(), torch.tensor([0, 1])))
     with pytest.raises(KeyError, match="augment must have a value for 'sample', got none"):
         augment(loss)
     with pytest.raises(RuntimeError, match="step needs the batch constraints 'sample'"):

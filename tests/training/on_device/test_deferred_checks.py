@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn, optim
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.training.test_device_reads import EVERY, Training
+from tests.training.on_device.test_device_reads import EVERY, Training
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.prox import L1
 
@@ -77,7 +78,7 @@ SPOILS = {
     "batch": "constraint 'batch'",
     "count": "constraint 'batch'",
     "static gradient": "gradient of constraint 'static'",
-    "loss": "gradient of the loss",
+    "loss": r"gradient of the loss or of the batch constraints \('batch'\)",
 }
 
 
@@ -201,3 +202,55 @@ def test_a_search_is_checked_at_every_step() -> None:
     training = Training(("rows",), optim.LBFGS, check_finite="at_update")
     training.optimizer.blocks.ready()
     assert not training.optimizer.blocks.deferred
+
+
+def test_a_state_saved_after_a_bad_first_step_of_an_epoch_loads() -> None:
+    training = Fragile(on_nonfinite="skip")
+    training.step()
+    training.optimizer.update_multipliers()
+    training.step("loss")
+    saved = training.optimizer.state_dict()
+    assert saved["powalm"]["gradient_norm"] == math.inf
+    Fragile(on_nonfinite="skip").optimizer.load_state_dict(saved)
+
+
+def test_an_update_that_finds_units_unmeasured_keeps_its_epoch() -> None:
+    training = Fragile(beta_1=None, total_steps=100, on_nonfinite="skip")
+    for step in range(10):
+        training.step("loss" if step == 4 else "")
+    optimizer = training.optimizer
+    assert not optimizer.dual.started
+    assert (optimizer.epoch.steps, optimizer.epoch.skipped) == (9, 1)
+    training.step()
+    assert optimizer.dual.k == 2
+
+
+class Clones(TorchDispatchMode):
+    """Counts copies of the weights of `Fragile` and of what a base keeps in their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.clone.default:
+            self.count += args[0].shape == (4, 3)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("base", "copies"), [(optim.Adam, 3), (fused, 0)])
+def test_a_fused_base_masks_its_step_without_a_copy(base: Any, copies: int) -> None:
+    counts = []
+    for check_finite in ("every_step", "at_update"):
+        training = Fragile(base)
+        training.optimizer = PowerALMOptimizer(
+            base(training.model.parameters(), lr=0.05),
+            training.optimizer.constraints,
+            beta_1=1.0,
+            check_finite=check_finite,
+        )
+        training.step()
+        with Clones() as clones:
+            training.step()
+        counts.append(clones.count)
+    assert counts[1] - counts[0] == copies  # the weight and two moments

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from tests.training.emulated_device import EmulatedDevice
+from tests.training.on_device.emulated_device import EmulatedDevice
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")

@@ -1,0 +1,169 @@
+"""Steps with a constraint for each of a million samples, and compiled steps.
+
+    python -m experiments.benchmarks.sample_steps [--rounds 60]
+
+samples: a network for Fashion-MNIST's shapes, batches of 128, n = 1,000,000: time over the step
+without constraints. compiled: a step with an equality of the parameters and an inequality of the
+batch under torch.compile, over a compiled one written by hand. One thread, rotating order.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from experiments.benchmarks.interleaved import Step, interleave, ratios
+from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+
+SAMPLES, BATCH, WIDTH, UPDATES = 1_000_000, 128, 256, 200
+
+
+def network() -> nn.Sequential:
+    """Return a network for images of 28 × 28."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(784, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+
+
+def batches() -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
+    """Return a function that gives a batch and the indices of its samples."""
+    x, target = torch.randn(4096, 784), torch.randint(0, 10, (4096,))
+    generator = torch.Generator().manual_seed(1)
+
+    def draw() -> tuple[Tensor, Tensor, Tensor]:
+        index = torch.randint(0, SAMPLES, (BATCH,), generator=generator)
+        return x[index % 4096], target[index % 4096], index
+
+    return draw
+
+
+def without_constraints() -> Step:
+    """A step of plain training."""
+    model, draw = network(), batches()
+    base = torch.optim.Adam(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        base.zero_grad()
+        x, target, _ = draw()
+        cross_entropy(model(x), target).backward()
+        base.step()
+
+    return step
+
+
+def with_samples(nu: float, check_finite: str = "every_step") -> Step:
+    """A step with a bound on the loss of every sample."""
+    model, draw, constraints = network(), batches(), ConstraintRegistry()
+    constraints.inequality("sample_loss", size=SAMPLES, indexed=True)
+    base = torch.optim.Adam(model.parameters(), lr=1e-4)
+    settings = {"nu": nu, "total_steps": UPDATES * 200, "check_finite": check_finite}
+    optimizer = PowerALMOptimizer(base, constraints, updates=UPDATES, **settings)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        x, target, index = draw()
+        losses = cross_entropy(model(x), target, reduction="none")
+        optimizer.augment(losses.mean(), sample_loss=(losses - 0.5, index)).backward()
+        optimizer.step()
+
+    return step
+
+
+def _fill(params: list[nn.Parameter], loss: Tensor) -> None:
+    """Put the gradients into .grad in place, as a graph that also steps needs it."""
+    for p, grad in zip(params, torch.autograd.grad(loss, params), strict=True):
+        if p.grad is not None:
+            p.grad.copy_(grad)
+
+
+def compiled_by_hand() -> Step:
+    """A compiled step of the augmented Lagrangian written by hand, ν = 1."""
+    model, draw = network(), batches()
+    params, first = list(model.parameters()), model[0]
+    base = torch.optim.SGD(params, lr=torch.tensor(1e-3), momentum=0.9)
+    y, z, beta = torch.zeros(WIDTH), torch.zeros(1), torch.ones(())
+
+    def whole(x: Tensor, target: Tensor) -> None:
+        loss = cross_entropy(model(x), target)
+        A, value = first.weight.square().sum(1) - 1, loss.reshape(1) - 0.5
+        bounded = torch.relu(z + beta * value).square().sum() / (2 * beta)
+        _fill(params, loss + y @ A + beta / 2 * (A @ A) + bounded)
+        base.step()
+
+    return _compiled(whole, params, draw, lambda: True)
+
+
+def compiled_ours(nu: float) -> Step:
+    """A compiled step of PowerALMOptimizer."""
+    model, draw, constraints = network(), batches(), ConstraintRegistry()
+    params, first = list(model.parameters()), model[0]
+    constraints.equality("rows", lambda: first.weight.square().sum(1) - 1)
+    constraints.inequality("mean", size=1)
+    base = torch.optim.SGD(params, lr=torch.tensor(1e-3), momentum=0.9)
+    settings = {"nu": nu, "beta_1": 1.0, "check_finite": "at_update", "updates": UPDATES}
+    optimizer = PowerALMOptimizer(base, constraints, on_nonfinite="skip", **settings)
+
+    def whole(x: Tensor, target: Tensor) -> None:
+        loss = cross_entropy(model(x), target)
+        _fill(params, optimizer.augment(loss, mean=loss.reshape(1) - 0.5))
+        optimizer.step()
+
+    def clear() -> bool:
+        optimizer.zero_grad(set_to_none=False)
+        return optimizer.is_steady
+
+    return _compiled(whole, params, draw, clear)
+
+
+def _compiled(
+    whole: Callable[[Tensor, Tensor], None],
+    params: list[nn.Parameter],
+    draw: Callable[[], tuple[Tensor, Tensor, Tensor]],
+    ready: Callable[[], bool],
+) -> Step:
+    fast = torch.compile(whole, fullgraph=True)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+
+    def step() -> None:
+        x, target, _ = draw()
+        (fast if ready() else whole)(x, target)
+
+    return step
+
+
+def show(title: str, steps: Mapping[str, Step], floor: str, rounds: int, warm_up: int) -> None:
+    """Print the time of each step over that of the floor."""
+    times = interleave(steps, rounds, 10, label=title, warm_up=warm_up)
+    for name in steps:
+        low, middle, high = statistics.quantiles(ratios(times, name, floor), n=4)
+        cost = 1e3 * statistics.median(times[name])
+        print(f"| {name} | {middle:.3f} | {low:.3f} to {high:.3f} | {cost:.2f} ms |", flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=60)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch._dynamo.config.trace_autograd_ops = True
+    print("| step | over the floor | quartiles | time |\n|---|---|---|---|")
+    samples = {
+        "without constraints": without_constraints(),
+        "10⁶ samples, ν = 1": with_samples(1.0),
+        "10⁶ samples, ν = 0.8": with_samples(0.8),
+    }
+    show("samples", samples, "without constraints", args.rounds, 30)
+    compiled = {
+        "by hand, compiled": compiled_by_hand(),
+        "ours, compiled, ν = 1": compiled_ours(1.0),
+        "ours, compiled, ν = 0.8": compiled_ours(0.8),
+    }
+    show("compiled", compiled, "by hand, compiled", args.rounds, 30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Feasible learning: a bound on the loss of every training sample."""

@@ -1,0 +1,1 @@
+"""Checks of settings and of saved state, shared by both routes."""
