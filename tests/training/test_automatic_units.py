@@ -262,12 +262,12 @@ def test_it_equals_a_loop_written_by_hand():
             c = q.square().sum().item() - 1
             unit, scale = units(rate)
             if before is not None:
-                fallen, fast = abs(before) - abs(c), 0.3 / max(1.0, scale * abs(c)) * abs(before)
+                fallen, pace = abs(before) - abs(c), abs(before) / max(1.0, scale * abs(c))
                 streak = streak + 1 if c * before > 0 else 0
-                if streak >= 2 and fallen < 0.1 * abs(before):
+                if streak >= 2 and fallen < 0.1 * pace:
                     gain *= 1.5 if gain < 1 else 1.2
                 gain = min(10, max(0.3, gain * (0.7 if c * before < 0 else 1.0)))
-            if before is None or c * before < 0 or fallen <= fast:
+            if before is None or c * before < 0 or fallen <= 0.3 * pace:
                 y += gain * scale * force(c)
             beta = 10 ** ((t + 1) / 200 - 0.5) * unit
             before, due = c, True

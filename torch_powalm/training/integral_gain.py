@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch_powalm.training.block_vector import BlockVector
 
 FAST = 0.3  # r falls fast if an update finds it smaller by this part, where it is one move away
-SLOW = 0.1  # r stays if an update finds it smaller by less than this part
+SLOW = 0.1  # r stays if it is smaller by less than this part
 GROWTH, CUT = 1.2, 0.7  # of the gain at an update
 RECOVERY = 1.5  # growth of a gain that was cut
 LEAST, MOST = 0.3, 10.0  # gains
@@ -74,10 +74,10 @@ class IntegralGain:
             return usual * self.gain
         side, fallen = r * before, before.abs() - r.abs()
         u = blocks.split(scale * violation(r, blocks.inequality))
-        distance = torch.cat([torch.full_like(u_b, norm(u_b)) for u_b in u.values()])
-        falling = (side > 0) & (fallen > FAST / distance.clamp(min=1.0) * before.abs())
+        distance = torch.cat([torch.full_like(u_b, max(1.0, norm(u_b))) for u_b in u.values()])
+        falling = (side > 0) & (fallen > FAST / distance * before.abs())
         self.streak = torch.where(side > 0, streak + 1, 0.0)
-        stays = (self.streak >= 2) & (fallen < SLOW * before.abs())
+        stays = (self.streak >= 2) & (fallen < SLOW / distance * before.abs())
         grown = torch.where(gain < 1, RECOVERY * gain, GROWTH * gain)
         gain = torch.where(side < 0, CUT * gain, torch.where(stays, grown, gain))
         gain = gain.clamp(LEAST, MOST)
