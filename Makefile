@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 DATA ?=
 JOBS ?= -1
-.PHONY: test lint mutants attack docs docs-pages package demo demo-training reproduce train bench constraint-bench clean
+.PHONY: test lint mutants attack matrix docs docs-pages package demo demo-training reproduce train bench constraint-bench clean
 
 test: $(VENV)/dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -28,6 +28,11 @@ mutants: $(VENV)/dev
 attack: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.run_attacks
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.rank_disagreements
+
+# The tests on the oldest and newest Python and torch, without and with the engines: an environment for
+# each in outputs/matrix. CORNERS="core-oldest core-newest" runs some. docs/versions.md.
+matrix: $(VENV)/dev
+	UV=$(abspath $(BIN)/uv) .ci/matrix $(CORNERS)
 
 # The site in docs/_build/html: warnings are errors, internal links are checked, nothing is downloaded.
 # FAST=1 shortens the runs of the gallery.

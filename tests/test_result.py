@@ -58,6 +58,7 @@ def test_a_negative_multiplier_counts_where_its_inequality_is_active() -> None:
 
 
 def test_records_print_and_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
     solution = power_alm(KNOWN.problem, KNOWN.x_1)
     text = str(solution)
     for word in ("converged", "primal", "dual", "objective", "outer", "inner", "function"):

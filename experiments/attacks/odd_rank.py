@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
+from torch_powalm.prox import Box
 
 
 class Odd:
@@ -66,6 +67,11 @@ KINDS = [
     "leaves out one step",
     "another state",
     "other multipliers",
+    "another learning rate",
+    "another base",
+    "a prox term",
+    "resumes alone",
+    "raises an error of its own",
     *(ALONE + kind for kind in ("another nu", "leaves out one update", "updates once more")),
 ]
 
@@ -98,8 +104,10 @@ def build(odd: Odd, net: nn.Module) -> PowerALMOptimizer:
     if odd("one block of the batch more"):
         constraints.inequality("more", size=1)
     settings = {"beta_1": 1.0, "nu": 0.8, **SETTINGS.get(odd.kind, {})}
-    base = torch.optim.SGD(net.parameters(), lr=0.01)
-    return PowerALMOptimizer(base, constraints, **settings)
+    make = torch.optim.Adam if odd("another base") else torch.optim.SGD
+    base = make(net.parameters(), lr=0.02 if odd("another learning rate") else 0.01)
+    prox = {net.bias: Box(-1.0, 1.0)} if odd("a prox term") else None
+    return PowerALMOptimizer(base, constraints, prox=prox, **settings)
 
 
 def train(rank: int, kind: str, sharded: bool) -> None:
@@ -120,6 +128,10 @@ def train(rank: int, kind: str, sharded: bool) -> None:
     optimizer = build(odd, net)
     if odd("another state"):
         optimizer.load_powalm_state_dict({**optimizer.powalm_state_dict(), "total_steps": 7})
+    if odd("resumes alone"):
+        state = optimizer.powalm_state_dict()
+        y = {"rows": torch.ones(4), "rate": torch.ones(1), "share": torch.ones(1)}
+        optimizer.load_powalm_state_dict({**state, "y": y, "k": 3, "total_steps": 6})
     if kind == "other multipliers":
         state = optimizer.powalm_state_dict()
         y = {"rows": torch.ones(4), "rate": torch.ones(1), "share": torch.ones(1)}
@@ -127,6 +139,8 @@ def train(rank: int, kind: str, sharded: bool) -> None:
             y["rows"] = 2 * y["rows"]
         optimizer.load_powalm_state_dict({**state, "y": y})
     for step in range(9):
+        if odd("raises an error of its own") and step == 4:
+            raise RuntimeError("the rank's own: all ranks must")
         x = torch.randn(5, 8, dtype=torch.float64)
         optimizer.zero_grad()
         out = model(x)

@@ -2,6 +2,9 @@
 
 import pytest
 
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
+
 from tests.integrations.hf_training import trainer as hf_trainer
 from tests.lightning.small_module import Lit, loader, trainer
 from torch_powalm.integrations import log_files

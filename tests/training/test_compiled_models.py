@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+from tests.versions import needs_torch
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -62,6 +63,7 @@ class Compiled(nn.Module):
         return OnceOnly.apply(self.net(x))
 
 
+@needs_torch(2, 6)
 def test_units_are_measured_where_backward_may_run_only_once():
     plain, net = network(), network()
     free, once = train(plain, plain.parameters()), train(Compiled(net), net.parameters())

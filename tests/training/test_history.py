@@ -48,6 +48,7 @@ def test_an_update_that_is_too_soon_adds_no_row():
 
 
 def test_the_table_has_the_columns_of_the_log():
+    pytest.importorskip("pandas")
     optimizer, records = trained(beta_1=1.0)
     row = optimizer.history.to_dicts()[1]
     assert row["violation/sphere"] == records[1].violations["sphere"].max
@@ -83,6 +84,7 @@ def test_losses_are_averaged_between_updates():
 
 @pytest.mark.parametrize("loss", [True, False])
 def test_a_picture_shows_violations_multipliers_and_loss(tmp_path, loss, monkeypatch):
+    pytest.importorskip("matplotlib")
     monkeypatch.setenv("MPLBACKEND", "agg")
     optimizer, _ = trained(beta_1=1.0, loss=loss)
     path = tmp_path / "history.png"
@@ -96,6 +98,8 @@ def test_a_picture_shows_violations_multipliers_and_loss(tmp_path, loss, monkeyp
 
 
 def test_an_empty_history_is_an_empty_table_and_picture(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("pandas")
     monkeypatch.setenv("MPLBACKEND", "agg")
     optimizer, _ = trained(updates=0)
     optimizer.history.to_csv(tmp_path / "history.csv")

@@ -111,6 +111,16 @@ def test_parameters_on_two_devices_raise():
         optimizer.step()
 
 
+def test_shards_of_an_older_torch_raise(monkeypatch):
+    net, constraints = nn.Linear(2, 2), ConstraintRegistry()
+    constraints.equality("bias", lambda: net.bias)
+    net.weight.full_tensor = lambda: net.weight
+    monkeypatch.setattr(torch, "__version__", "2.6.0+cpu")
+    message = r"fully_shard \(FSDP2\) need torch 2.7 or newer, got torch 2.6.0\+cpu"
+    with pytest.raises(RuntimeError, match=message):
+        PowerALMOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), constraints)
+
+
 def test_parameters_flattened_by_fsdp1_raise():
     net, _, optimizer = setup(batch=False)
     net[0].weight._fsdp_flattened = True

@@ -281,6 +281,6 @@ def test_nothing_grows_with_the_number_of_steps():
             optimizer.update_multipliers()
         if k in (99, 299):
             counts.append(live())
-    assert counts[0] == counts[1]
+    assert counts[1] <= counts[0]  # what other tests have left may go in between
     held = sum(v.numel() for v in vars(optimizer.dual).values() if isinstance(v, torch.Tensor))
     assert held <= 6 * 3  # y, y / scale, scale, the kinds, and two bounds for 3 constraints

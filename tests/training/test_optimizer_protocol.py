@@ -22,6 +22,7 @@ from tests.training.small_training import (
     wrapped,
     wrapped_static,
 )
+from tests.versions import needs_torch
 from torch_powalm import ConstraintRegistry
 
 # The wrapper is an optimizer
@@ -134,6 +135,7 @@ def test_gradients_that_are_not_cleared_accumulate_over_steps_as_in_torch():
     assert p.item() == -0.25
 
 
+@needs_torch(2, 6)
 def test_named_parameters_keep_their_names():
     model = Net()
     base = optim.Adam(model.named_parameters(), lr=0.02)

@@ -41,6 +41,7 @@ SCHEDULERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch's own, before 2.6
 @pytest.mark.parametrize("place", ["wrapper", "base"])
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_schedulers_drive_the_base_without_warnings(make, place):

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.benchmarks.overhead import CASES
 from experiments.benchmarks.training_steps import Step, floor, ours
+from tests.versions import needs_torch
 
 
 class Counter(TorchDispatchMode):
@@ -29,6 +30,7 @@ def operations(step: Step) -> int:
     return counter.count
 
 
+@needs_torch(2, 6)
 @pytest.mark.parametrize("nu", [0.7, 1.0])
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_has_at_most_two_operations_more_than_by_hand(case: str, nu: float) -> None:

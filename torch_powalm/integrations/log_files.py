@@ -43,14 +43,15 @@ def _rows(folder: Path) -> Iterator[Row]:
 
 def _csv_rows(path: Path) -> Iterator[Row]:
     """Read a CSVLogger's file or that of `History.to_csv`; the last value of an epoch counts."""
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]  # the last line may be incomplete while training runs
-    for row in csv.DictReader(whole.splitlines()):
-        epoch = float(row.get("epoch") or row["step"])
-        own = "primal_residual" in row  # History.to_csv has the names without a prefix
-        for name, value in row.items():
-            if value and name not in ("epoch", "step", "signals"):
-                yield (f"powalm/{name}" if own and name != "loss" else name), epoch, float(value)
+    with path.open(newline="") as file:
+        # The last line may be incomplete while training runs.
+        for row in csv.DictReader(line for line in file if line.endswith("\n")):
+            epoch = float(row.get("epoch") or row["step"])
+            own = "primal_residual" in row  # History.to_csv has the names without a prefix
+            for name, value in row.items():
+                if value and name not in ("epoch", "step", "signals"):
+                    prefix = "powalm/" if own and name != "loss" else ""
+                    yield prefix + name, epoch, float(value)
 
 
 def _tensorboard_rows(folder: Path) -> Iterator[Row]:

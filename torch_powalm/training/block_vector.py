@@ -58,10 +58,10 @@ class BlockVector:
             raise ValueError(f"coupling must be 'all' or 'block', got {coupling!r}")
         if isinstance(owns, str):
             raise TypeError(f"owns must be a sequence of names, got {owns!r}")
-        self._base, self._constraints, self.coupling = base, constraints, coupling
+        self.base, self._constraints, self.coupling = base, constraints, coupling
         self._check_finite = check_mode(check_finite)
         self._owns = None if owns is None else list(owns)
-        self._optional, self._factors = optional, factors
+        self.optional, self._factors = optional, factors
         self.margin = Margin(0.0, None, constraints) if margin is None else margin
         self._learned, self._handed_over = False, False
         self.static: list[Block] = []  # functions of the parameters
@@ -89,19 +89,19 @@ class BlockVector:
     @property
     def params(self) -> list[Tensor]:
         """All parameters x of all groups of the base."""
-        return [p for group in self._base.param_groups for p in group["params"]]
+        return [p for group in self.base.param_groups for p in group["params"]]
 
     @property
     def momentum(self) -> float:
         """The largest momentum of the base, or 0.9 if it has none by name; always below 1."""
-        groups = self._base.param_groups
+        groups = self.base.param_groups
         found = (float(g.get("momentum", g.get("betas", (0.9,))[0])) for g in groups)
         return min(max(found, default=0.9), 0.99)
 
     @property
     def rate(self) -> Any:
         """The largest learning rate of the base; 1 if it has none. If deferred, maybe a tensor."""
-        return largest_rate(self._base, self.deferred, self.device)
+        return largest_rate(self.base, self.deferred, self.device)
 
     def ready(self) -> "BlockVector":
         """Return self, with sizes known; raise if another optimizer owns one of the blocks."""
@@ -126,7 +126,7 @@ class BlockVector:
         for name in names:
             if name not in blocks:
                 raise KeyError(f"owns must have registered constraints only, got {name!r}")
-        if not names and not self._optional:
+        if not names and not self.optional:
             raise ValueError(
                 "constraints must have at least one block, got none; add one with equality() or "
                 "inequality(), or step the base itself"
@@ -158,7 +158,7 @@ class BlockVector:
     def hand_over(self, base: Optimizer) -> "BlockVector":
         """Return the same blocks for another base; these are not ready any more."""
         other = copy.copy(self)
-        other._base = base
+        other.base = base
         other._choose_host()
         if self._learned:
             self._constraints.claim(self.names, other)
@@ -166,7 +166,7 @@ class BlockVector:
         return other
 
     def _choose_host(self) -> None:
-        self.deferred = is_deferred(self._check_finite, self.device, self._base)
+        self.deferred = is_deferred(self._check_finite, self.device, self.base)
         self.host = torch.device("cpu") if self.deferred else self.device
         self.inequality = None if self.inequality is None else self.inequality.to(self.host)
 

@@ -42,6 +42,7 @@ _HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
+_SHARDED = (2, 7)  # the first torch whose fully_shard the tests run: 2.6 fails on the CPU
 _BROKEN_STEP = _use_grad_for_differentiable(lambda self: None).__code__
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda self: None).__code__
 
@@ -68,6 +69,12 @@ class OptimizerProtocol(Optimizer):
             raise TypeError(f"base must be a torch.optim.Optimizer, got {type(base).__name__}")
         if any(group.get("maximize") for group in base.param_groups):
             raise ValueError("base must minimize (or it maximizes the penalty), got maximize=True")
+        params = [p for group in base.param_groups for p in group["params"]]
+        version = tuple(map(int, torch.__version__.split(".")[:2]))
+        if version < _SHARDED and any(hasattr(p, "full_tensor") for p in params):
+            needed, got = ".".join(map(str, _SHARDED)), torch.__version__
+            rule = f"parameters sharded by fully_shard (FSDP2) need torch {needed} or newer"
+            raise RuntimeError(f"{rule}, got torch {got}")
         self.base = base
 
     def _start_protocol(self) -> None:

@@ -5,6 +5,8 @@ from importlib import metadata
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from torch_powalm.checks.dual_settings import SIGMAS
 from torch_powalm.checks.state_checks import check_count, refuse
@@ -100,9 +102,25 @@ def signature(
         "the norm of the multipliers": f"{norm(dual.y):.6g}",
         "the penalty": f"{dual.beta:.6g}",
         "the trained parameters": f"{len(blocks.params)} tensors of {numbers} numbers",
+        "prox": "given" if blocks.optional else "None",
+        "base": type(blocks.base).__name__,
+        **_hyperparameters(blocks.base),
         "the version of torch": str(torch.__version__),
         "the version of torch-powalm": _version(),
     }
+
+
+def _hyperparameters(base: Optimizer) -> Description:
+    """Return the numbers in the groups of a base, as text by name."""
+    found = {}
+    for i, group in enumerate(base.param_groups):
+        found[f"the number of parameters of group {i}"] = str(len(group["params"]))
+        for name, value in group.items():
+            value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            pair = value if isinstance(value, tuple | list) else [value]
+            if name != "params" and all(isinstance(v, int | float) for v in pair):
+                found[f"{name} of group {i}"] = repr(value)
+    return found
 
 
 def _version() -> str:

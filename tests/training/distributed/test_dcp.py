@@ -79,6 +79,7 @@ def test_a_distributed_checkpoint_restores_the_base_and_the_multipliers_go_besid
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.filterwarnings("ignore:torch.distributed is unavailable")  # torch 2.4
 @pytest.mark.parametrize("in_the_epoch", [False, True])
 def test_a_distributed_checkpoint_gives_a_fresh_optimizer_its_multipliers(in_the_epoch, tmp_path):
     model = Net()

@@ -5,10 +5,13 @@ import sys
 
 from experiments.attacks.rank_disagreements import KINDS
 from tests.processes import ROOT
+from tests.versions import NEEDS_FSDP2
 from torch_powalm.training.distributed.agreement import deadline
 
 SOME = [
     "another order",
+    "another learning rate",
+    "a prox term",
     "another kind",
     "counts",
     "leaves out one augment",
@@ -32,6 +35,8 @@ def test_some_kinds_of_disagreement_under_ddp():
     assert f"{len(SOME)} of {len(SOME)} kinds: an error by name on all ranks" in printed, printed
     for message in (
         "the order of the constraints must be the same on all ranks, got rows, rate, share on rank",
+        "lr of group 0 must be the same on all ranks, got 0.01 on ranks 0, 1, 2 and 0.02 on rank 3",
+        "prox must be the same on all ranks, got None on ranks 0, 1, 2 and given on rank 3",
         "constraint 'rate' must be the same on all ranks, got inequality of the batch, 1 numbers",
         "the batch of augment() must be the same on all ranks, got 1 numbers of float64 of 'rate'",
         "augment() for the 5th time on ranks 0, 1, 2 and backward for the 5th time on rank 3",
@@ -52,6 +57,7 @@ def test_the_deadline_can_be_set(monkeypatch):
     assert deadline() == 60.0
 
 
+@NEEDS_FSDP2
 def test_kinds_of_disagreement_under_fsdp2():
     printed = run("--sharded", "another nu", "leaves out one augment", "leaves out one update")
     assert "3 of 3 kinds: an error by name on all ranks" in printed, printed

@@ -13,6 +13,7 @@ from tests.processes import distance, run_once, start, wait
 from tests.training.distributed.ddp_cases import Slack
 from tests.training.distributed.ranks_training import train
 from tests.training.distributed.run_cases import FOUR, cases
+from tests.versions import TORCH
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer, full
 
 # Runs as short as these may be said to have few updates.
@@ -44,11 +45,22 @@ def results_of_four(session_folder):
     return results_of(4, session_folder / "four_ranks")
 
 
+def skip_what_is_missing(name):
+    """Skip a case that needs FSDP2 or scipy where there is none."""
+    sharded = ("sharded", "zoo", "indexed: shards", "captured", "distributed checkpoint")
+    if name.startswith(sharded) or name in ("automatic shards", "low-precision shards"):
+        if TORCH < (2, 7):
+            pytest.skip("fully_shard needs torch 2.7")
+    elif name.startswith("certified"):
+        pytest.importorskip("scipy")
+
+
 @pytest.fixture
 def outcomes(results):
     """The outcome of a case on both ranks."""
 
     def of(name):
+        skip_what_is_missing(name)
         both = [result[name] for result in results]
         for outcome in both:
             assert not str(outcome).startswith("failed"), outcome
@@ -212,7 +224,7 @@ def test_a_process_group_must_be_one():
 )
 def test_all_ranks_raise_together_and_nothing_has_moved(how, message, outcomes):
     for found in outcomes(f"raised: {how}"):
-        assert found["message"] == message
+        assert found["message"].startswith(message)
         assert distance(found["before"], found["after"]) == 0.0
         assert found["k"] == 2
 
@@ -243,6 +255,7 @@ def test_blocks_of_every_kind_train_on_a_sharded_model(name, outcomes):
 
 @pytest.mark.parametrize("name", FOUR)
 def test_four_ranks_of_fsdp2_train_as_one_process(name, results_of_four):
+    skip_what_is_missing(name)
     found = [result[name] for result in results_of_four]
     for outcome in found:
         assert not str(outcome).startswith("failed"), outcome
@@ -261,7 +274,7 @@ def test_four_ranks_of_fsdp2_train_as_one_process(name, results_of_four):
 def test_samples_of_all_ranks_have_the_same_multipliers_as_in_one_process(name, outcomes):
     both = outcomes(name)
     assert_one_training(name, both)
-    assert float(both[0]["y"]["sample"].max()) > 0.01
+    assert float(both[0]["y"].max()) > 0.01
 
 
 def test_what_the_first_rank_has_saved_resumes_all_ranks_bit_for_bit(outcomes):

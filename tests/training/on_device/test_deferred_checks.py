@@ -10,6 +10,7 @@ from torch import nn, optim
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.on_device.test_device_reads import EVERY, Training
+from tests.versions import TORCH
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.prox import L1
 
@@ -99,6 +100,8 @@ def test_the_first_step_may_be_the_one(base: Any) -> None:
     training, twin = Fragile(base, on_nonfinite="skip"), Fragile(base, on_nonfinite="skip")
     training.step("loss")
     twin.step("loss")
+    if base is optim.Adagrad and TORCH < (2, 6):
+        pytest.skip("this Adagrad makes its state when it is built")
     twin.optimizer.base.state.clear()  # as if the base had not made its first step
     for _ in range(3):
         training.step()
