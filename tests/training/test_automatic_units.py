@@ -232,7 +232,6 @@ def test_it_equals_a_loop_written_by_hand():
     # takes new medians, and moves y by β, as the base has no momentum, unless the violation falls
     # fast. y is in the user's units; where it pushes away, the penalty may pull harder by as much.
     q, y, before, due, scale, longest = start.clone(), 0.0, None, False, 0.0, math.inf
-    gain, streak = 1.0, 0
     pulls, changes, rates = [], [], [0.05 * (1 - t / 250) for t in range(200)]
 
     def units(rate):
@@ -261,14 +260,9 @@ def test_it_equals_a_loop_written_by_hand():
         if t % 10 == 9 and t >= 19:
             c = q.square().sum().item() - 1
             unit, scale = units(rate)
-            if before is not None:
-                fallen, pace = abs(before) - abs(c), abs(before) / max(1.0, scale * abs(c))
-                streak = streak + 1 if c * before > 0 else 0
-                if streak >= 2 and fallen < 0.1 * pace:
-                    gain *= 1.5 if gain < 1 else 1.2
-                gain = min(10, max(0.3, gain * (0.7 if c * before < 0 else 1.0)))
-            if before is None or c * before < 0 or fallen <= 0.3 * pace:
-                y += gain * scale * force(c)
+            slow = 1 - 0.3 / max(1.0, scale * abs(c))
+            if before is None or c * before < 0 or abs(c) >= slow * abs(before):
+                y += scale * force(c)
             beta = 10 ** ((t + 1) / 200 - 0.5) * unit
             before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)

@@ -26,9 +26,10 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
+from torch_powalm.functional import norm, violation
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
-from torch_powalm.training.integral_gain import GAINS, IntegralGain
+from torch_powalm.training.integral_gain import integral_part
 from torch_powalm.training.unit_measurements import UnitMeasurements
 
 ROOM = 0.3  # part of the moves of the base that a block may claim
@@ -57,7 +58,7 @@ class AutomaticUnits(UnitMeasurements):
         self.sigma_1, self.follows_length, self.remeasures = sigma_1, follows_length, remeasures
         self.used: dict[str, float] = {}  # the scales in use
         self.due_batch = self.due_static = False  # whether the next step measures these blocks
-        self.integral = IntegralGain()
+        self.before: Tensor | None = None  # r at the last update
 
     def set_steps(self, steps: int) -> None:
         """Set the number of measuring steps."""
@@ -118,7 +119,8 @@ class AutomaticUnits(UnitMeasurements):
     def scale(self, name: str) -> float:
         """Return s_b; 0 for a block that no move of the parameters has changed so far.
 
-        A block that sleeps (its gradient vanishes) keeps its last scale, to act when it wakes up.
+        A block that sleeps (its gradient vanishes where it holds) keeps its last scale, so that its
+        multiplier acts at once when it wakes up.
         """
         change = self.sensitivity(name)
         if not change > 0:
@@ -191,12 +193,14 @@ class AutomaticUnits(UnitMeasurements):
             if not blocks.batch and not blocks.indexed:
                 self.measure_pull(0.0, blocks.params)
 
-    def part(self, r: Tensor, blocks: BlockVector, dual: DualState, steps: int) -> Tensor:
-        """Return how much of its move y makes, by entry; see `IntegralGain.part`."""
+    def part(self, r: Tensor, blocks: BlockVector, beta: float, steps: int) -> Tensor:
+        """Return how much of its move y makes, by entry, this many steps after the last update."""
+        before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
-        scale, kappa = self.scales(blocks, r), dual.beta / self.unit
-        return self.integral.part(r, scale, blocks, kappa, steps)
+        u = blocks.split(self.scales(blocks, r) * violation(r, blocks.inequality))
+        distance = torch.cat([torch.full_like(u_b, norm(u_b)) for u_b in u.values()])
+        return integral_part(r, before, distance, beta / self.unit, steps, blocks.momentum)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector
@@ -218,7 +222,7 @@ class AutomaticUnits(UnitMeasurements):
             "moves": dict(self.moves),
             "rates": [self.rate, self.peak, *self.rates],
             "due": [self.due_batch, self.due_static],
-            **{key: getattr(self.integral, key) for key in GAINS},
+            "before": self.before,
             "alone": sorted(self.alone),
             **{key: {name: list(x) for name, x in getattr(self, key).items()} for key in _LISTS},
         }
@@ -227,8 +231,7 @@ class AutomaticUnits(UnitMeasurements):
         """Return units with saved measurements."""
         other = copy.copy(self)
         other.steps, other.pull = state["steps"], list(state["pull"])
-        other.used, other.at = dict(state["used"]), list(state["at"])
-        other.integral = IntegralGain(*(state[key] for key in GAINS))
+        other.used, other.at, other.before = dict(state["used"]), list(state["at"]), state["before"]
         other.moves = dict(state["moves"])
         other.rate, other.peak, *other.rates = state["rates"]
         (other.due_batch, other.due_static), other.alone = state["due"], set(state["alone"])

@@ -1,6 +1,5 @@
 """Checks of the saved measurements of `AutomaticUnits`, entry by entry."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,11 +16,10 @@ from torch_powalm.checks.state_checks import (
     check_tensor,
     refuse,
 )
-from torch_powalm.training.integral_gain import GAINS
 
 _length = partial(check_number, low=0)
 _LENGTHS = ("change", "pulls", "sizes")  # lists of measured lengths by block
-_KEYS = (*_LENGTHS, *GAINS, "steps", "pull", "used", "at", "moves", "rates", "due", "alone")
+_KEYS = (*_LENGTHS, "steps", "pull", "used", "at", "moves", "rates", "due", "before", "alone")
 
 
 def checked_units(
@@ -49,11 +47,10 @@ def checked_units(
         found[key] = check_items(state[key], f"{where}[{key!r}]", names, _length)
     found["at"] = _checked_samples(state["at"], f"{where}['at']", samples)
     found["due"] = check_list(state["due"], f"{where}['due']", check_flag, 2)
-    for key, low in zip(GAINS, (-math.inf, 0.0, 0.0), strict=True):
-        found[key] = state[key]
-        if found[key] is not None:
-            shape = (sum(sizes.values()),)
-            found[key] = check_tensor(found[key], f"{where}[{key!r}]", shapes=[shape], low=low)
+    found["before"] = state["before"]
+    if found["before"] is not None:
+        shape = (sum(sizes.values()),)
+        found["before"] = check_tensor(found["before"], f"{where}['before']", shapes=[shape])
     found["alone"] = check_list(state["alone"], f"{where}['alone']", partial(_name, names=names))
     index = partial(_index, count=len(samples))
     found["reached"] = check_items(
