@@ -34,7 +34,7 @@ _UNLOADED = "cannot load: a minute was too short"
 GRACE = 3  # seconds of CPU time for loading and measuring, beyond the budget
 COLUMNS = (
     *("problem", "n", "m", "method", "solved", "claimed", "status", "primal", "dual"),
-    *("objective", "gradient_calls", "cpu"),
+    *("objective", "gradient_calls", "cpu", "budget"),
 )
 
 
@@ -56,6 +56,7 @@ def run(name: str, method: str, budget: float) -> Row:
     child.start()
     sender.close()
     row: Row = {"problem": name, "method": method, "solved": 0, "claimed": 0, "status": _UNLOADED}
+    row["budget"] = f"{budget:g}"
     # The kernel ends the child by its CPU time; this bound is for a child that waits for ever.
     deadline = time.monotonic() + 20 * (budget + GRACE)
     while receiver.poll(max(0.0, deadline - time.monotonic())):

@@ -243,7 +243,7 @@ def test_slope_is_the_exponent() -> None:
 
 
 def test_a_profile_gives_every_part_its_share() -> None:
-    problem, x = qp(0, n=60, m=3)  # fewer unknowns take Newton steps
+    problem, x = qp(0, n=90, m=3)  # fewer unknowns take Newton steps
     found = profile.shares(problem, x, solves=1)
     assert sum(found.values()) == pytest.approx(1.0)
     assert all(found[part] > 0 for part in profile.PARTS.values())
