@@ -267,4 +267,4 @@ def test_it_equals_a_loop_written_by_hand():
             before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
-    assert abs(c) < 1e-3
+    assert abs(c) < 2e-3

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 UPDATES = 16  # remembered
-STREAK = 10  # consecutive updates after which a state counts as lasting
+STREAK = 12  # consecutive updates after which a state counts as lasting
 ENTRIES = 1000  # remembered per block, evenly spaced
 
-_FALL = 0.92  # a mean violation above this part of the mean before it has not fallen
+_FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
 _REST = 0.995  # the same where less is known about the loss
 _SWING = 3.0  # smallest of an oscillation, in tolerances
 _SIGN_CHANGES = 3  # fewest of an oscillation
