@@ -84,6 +84,9 @@ def text(rows: Sequence[Row]) -> str:
     for name, of in {**halves, "Hock and Schittkowski": classic}.items():
         false = sum(map(is_false, of))
         parts.append(f"- {name}: {sum(map(solved, of))} of {len(of)}, {false} false claims")
+    said = {row["problem"] for row in own if row["status"] == "infeasible"}
+    refuted = {row["problem"] for row in rows if row["problem"] in said and solved(row)}
+    parts.append(f"- INFEASIBLE: said of {len(said)}, {len(refuted)} of which a method solves")
     parts += ["\n## By kind of problem\n", "Solved, both halves.\n", markdown(kinds(both))]
     parts += ["\n## Cost\n", "Medians of ours, ν = 1, over a peer:\n", markdown(ratios(both))]
     parts += ["\nShare of the problems solved with at most so many times the least CPU time:\n"]
