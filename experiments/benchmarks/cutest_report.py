@@ -27,6 +27,7 @@ from experiments.benchmarks.outcome_table import REFERENCE, Row, read
 from experiments.tables import markdown
 
 REPORT = Path(__file__).parent.parent / "CUTEST.md"
+CLASSIC = f"{REFERENCE} (HS)"  # runs of problems of Hock and Schittkowski beyond the lot
 HALVES = ("choosing half", "reporting half")
 HEAD = """# CUTEst: problems nobody tuned the methods for
 
@@ -58,6 +59,8 @@ everybody; ours ends them with INFEASIBLE.
 
 def text(rows: Sequence[Row]) -> str:
     """The whole report."""
+    beyond = [row for row in rows if row["method"] == CLASSIC]
+    rows = [row for row in rows if row["method"] != CLASSIC]
     powers = [row for row in rows if row["method"].startswith("ours")]
     peers = [row for row in rows if row["method"] == REFERENCE or row not in powers]
     both = common(peers)
@@ -81,7 +84,7 @@ def text(rows: Sequence[Row]) -> str:
         row for row in own if row["problem"].startswith("HS") and row["problem"][2].isdigit()
     ]
     halves = {name: [r for r in own if half(r["problem"]) == i] for i, name in enumerate(HALVES)}
-    for name, of in {**halves, "Hock and Schittkowski": classic}.items():
+    for name, of in {**halves, "Hock and Schittkowski, all of the list": classic}.items():
         false = sum(map(is_false, of))
         parts.append(f"- {name}: {sum(map(solved, of))} of {len(of)}, {false} false claims")
     said = {row["problem"] for row in own if row["status"] == "infeasible"}
@@ -96,7 +99,7 @@ def text(rows: Sequence[Row]) -> str:
     parts += ["\nShare solved within so many seconds of CPU time:\n"]
     parts.append(markdown(data_profile(both, (0.01, 0.03, 0.1, 0.3, 1, 3))))
     parts += ["\n## What ν does\n", *_powers(common(powers), best)]
-    parts += ["\n## What ours does not solve\n", failures(own, rows, solved)]
+    parts += ["\n## What ours does not solve\n", failures(own + beyond, rows, solved)]
     return "\n".join(parts).rstrip() + "\n"
 
 
