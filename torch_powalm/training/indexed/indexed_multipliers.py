@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from torch_powalm import functional
-from torch_powalm.checks.state_checks import check_keys, check_tensor
 from torch_powalm.functional import violation
 from torch_powalm.result import Violation
 from torch_powalm.training.indexed.entries import Entries, agreeing, masked
+from torch_powalm.training.indexed.indexed_state import SUMS, VECTORS, checked_indexed
 from torch_powalm.training.indexed.indexed_summary import described, summary
 from torch_powalm.training.on_device.tensor_formulas import (
     norm,
@@ -35,7 +35,6 @@ from torch_powalm.training.on_device.tensor_formulas import (
 from torch_powalm.training.on_device.transfer import to_host
 
 _TINY = 1e-30  # smallest scale
-_SAVED = ("y", "value", "fresh", "squares", "excess", "slack")
 
 
 class IndexedMultipliers:
@@ -51,10 +50,14 @@ class IndexedMultipliers:
         self.name, self.size, self.inequality = name, size, inequality
         self.y = self.value = torch.empty(0)
         self.fresh = torch.empty(0, dtype=torch.bool)
-        self.squares = self.excess = self.slack = torch.zeros(())
-        self.scale: Any = 1.0  # tensors if numbers stay on the device
+        # Tensors if numbers stay on the device:
+        self.squares: Any = 0.0  # ‖(A, u)‖²
+        self.excess: Any = 0.0  # ‖(A, max(B, 0))‖²
+        self.slack: Any = 0.0  # t of the last update: u = max(B, −t y)
+        self.scale: Any = 1.0
         self.beta: Any = 1.0
         self.one: Any = 1.0
+        self._changes: tuple[Entries, Any, Any] | None = None  # of both sums by the last batch
         self.nu, self.far, self.deferred = 1.0, math.inf, False
 
     def place(self, device: torch.device, dtype: torch.dtype, deferred: bool) -> None:
@@ -67,12 +70,20 @@ class IndexedMultipliers:
             self.y = torch.zeros(self.size, device=device, dtype=dtype)
             self.value = torch.full_like(self.y, math.nan)
             self.fresh = torch.zeros(self.size, dtype=torch.bool, device=device)
-            self.squares = torch.zeros((), dtype=wide(device), device=device)  # ‖(A, u)‖²
-            self.excess = torch.zeros_like(self.squares)  # ‖(A, max(B, 0))‖²
-            self.slack = torch.zeros_like(self.squares)  # t of the last update: u = max(B, −t y)
+        self._take_sums(self.squares, self.excess, self.slack)
+
+    def _take_sums(self, *sums: Any) -> None:
+        """Set the sums of squares and the slack, on the device or as numbers."""
+        if self.deferred:
+            kind = wide(device := self.y.device)
+            sums = tuple(torch.as_tensor(x, dtype=kind, device=device).clone() for x in sums)
+        else:
+            sums = tuple(map(float, sums))
+        (self.squares, self.excess, self.slack), self._changes = sums, None
 
     def set_units(self, scale: float, beta: float, nu: float, far: float) -> None:
         """Set the units of the penalty; `far` is the norm beyond which it grows linearly."""
+        self._changes = None
         self.nu, self.far = nu, far
         if self.deferred:
             self.scale.fill_(max(scale, _TINY))
@@ -85,12 +96,12 @@ class IndexedMultipliers:
         """Return w of the entries of a batch, times n/b."""
         value, index, first = entries.value.detach().to(self.y), entries.indices, entries.first
         y, before, q, rest = self.y[index], self.value[index], self.one, self.one
+        squares, excess = self._sums(before, value, y, first)
         if self.far < math.inf:
-            excess = self.excess - self._excess(masked(before, first))
-            q = self._shortening(excess.clamp(min=0) + self._excess(masked(value, first)))
+            q = self._shortening(_positive(self.excess - excess[0]) + excess[1])
         if self.nu < 1:
-            rest = (self.squares - self._squares(masked(before, first), y)).clamp(min=0)
-            rest = rest * q * q
+            rest = _positive(self.squares - squares[0]) * q * q
+        self._changes = entries, squares[1] - squares[0], excess[1] - excess[0]
         r = value * (self.scale * q)
         w = self._plus(y, r, self._stiffness(masked(r, first, 0.0), y, rest))
         return (w.clamp_(min=0) if self.inequality else w).mul_(self.size / len(index))
@@ -98,16 +109,34 @@ class IndexedMultipliers:
     @torch.no_grad()
     def follow(self, entries: Entries, ok: Tensor | None) -> None:
         """Take the values of a batch after its step, unless `ok` is false on the device."""
-        index, first = entries.indices, entries.first
+        index = entries.indices
         before, value = self.value[index], agreeing(entries).to(self.y)
         value = value if ok is None else torch.where(ok, value, before)
-        if self.nu < 1 or self.far < math.inf:
-            y = self.y[index]
-            old, new = masked(before, first), masked(value, first)
-            self.squares = self.squares + self._squares(new, y) - self._squares(old, y)
-            self.excess = self.excess + self._excess(new) - self._excess(old)
+        self._add(entries, before, value, ok)
         self.value[index] = value
         self.fresh[index] = True if ok is None else ok | self.fresh[index]
+
+    def _add(self, entries: Entries, before: Tensor, value: Tensor, ok: Tensor | None) -> None:
+        """Change the sums of squares by the entries of a batch."""
+        if self._changes is not None and self._changes[0] is entries:  # known from the weight
+            _, squares, excess = self._changes
+            if ok is not None:
+                squares, excess = (torch.where(ok, x, 0.0) for x in (squares, excess))
+        else:
+            both = self._sums(before, value, self.y[entries.indices], entries.first)
+            (s, s_new), (e, e_new) = both
+            squares, excess = s_new - s, e_new - e
+        self._changes = None
+        self.squares, self.excess = self.squares + squares, self.excess + excess
+
+    def _sums(
+        self, before: Tensor, value: Tensor, y: Tensor, first: Tensor | None
+    ) -> tuple[Any, Any]:
+        """Return `_squares` and `_excess` of some entries, each before and with new values."""
+        if self.nu == 1 and self.far == math.inf:
+            return (0.0, 0.0), (0.0, 0.0)
+        both = torch.stack([masked(before, first), masked(value, first)])
+        return self._squares(both, y), self._excess(both)
 
     @torch.no_grad()
     def update(self, sigma: float, integral: bool, y_max: float) -> None:
@@ -121,8 +150,8 @@ class IndexedMultipliers:
         q, _, r = self._residual()
         if integral:
             r = self.value.nan_to_num() * (self.scale * q)
-        one = torch.ones_like(self.squares)
-        step = sigma * stiffness(norm(r), one, self.nu)
+        length = norm(r)
+        step = sigma * stiffness(length, torch.ones_like(length), self.nu)
         y = scaled_add(self.y, r, step * self.scale)
         y = (y.clamp(min=0) if self.inequality else y).clamp(-y_max, y_max)
         self.y.copy_(torch.where(self.fresh, y, self.y))
@@ -131,9 +160,9 @@ class IndexedMultipliers:
     @torch.no_grad()
     def sum_anew(self) -> None:
         """Sum the norm over all entries, in the units now in force."""
-        self.excess = self._excess(self.value)
         q, c, _ = self._residual()
-        self.slack = torch.where(c > 0, 1 / (c * q), 0.0)
+        slack = torch.where(c > 0, 1 / (c * q), 0.0)
+        self._take_sums(self.squares, self._excess(self.value), slack)
         self.squares = self._squares(self.value, self.y)
 
     def _residual(self) -> tuple[Any, Tensor, Tensor]:
@@ -141,20 +170,20 @@ class IndexedMultipliers:
         q = self._shortening(self._excess(self.value))
         r = self.value.nan_to_num() * (self.scale * q)
         lower = self._lower(self.y)
-        beta = torch.as_tensor(self.beta, dtype=self.squares.dtype)
+        beta = torch.as_tensor(self.beta, dtype=wide(r.device))
         c = slack_stiffness(r, lower, beta.to(r.device), self.nu)
         if lower is not None:
             t = torch.where(c > 0, 1 / c, 1.0).clamp(max=0.1 * torch.finfo(r.dtype).max)
             r = torch.maximum(r, lower * t.to(r.dtype))
         return q, c, r
 
-    def _shortening(self, excess: Tensor) -> Any:
+    def _shortening(self, excess: Any) -> Any:
         """Return q = min(1, far / ‖(A, max(B, 0))‖)."""
         if self.far == math.inf:
             return self.one
         if self.deferred:
             return (self.far / excess.sqrt()).clamp(max=1.0)
-        return self.far / max(self.far, math.sqrt(excess.item()))
+        return self.far / max(self.far, math.sqrt(excess))
 
     def _stiffness(self, r: Tensor, y: Tensor, rest: Any) -> Any:
         """Return the stiffness of the block, from some entries and the squares of the others."""
@@ -162,9 +191,8 @@ class IndexedMultipliers:
             return self.beta
         if self.deferred:
             return slack_stiffness(r, self._lower(y), self.beta, self.nu, rest)
-        squares = rest.item()
-        r_norm = math.hypot(functional.norm(r), math.sqrt(squares))
-        return functional.slack_stiffness(r, r_norm, self._lower(y), self.beta, self.nu, squares)
+        r_norm = math.hypot(functional.norm(r), math.sqrt(rest))
+        return functional.slack_stiffness(r, r_norm, self._lower(y), self.beta, self.nu, rest)
 
     def _plus(self, y: Tensor, r: Tensor, c: Any) -> Tensor:
         """Return y + s c r."""
@@ -176,18 +204,21 @@ class IndexedMultipliers:
         """Return −y in scaled units; None for equalities."""
         return y * (-1 / self.scale) if self.inequality else None
 
-    def _excess(self, value: Tensor) -> Tensor:
-        """Return the sum of squares of the scaled violations; unseen entries are nan."""
-        excess = violation(value, self.inequality).nan_to_num() * self.scale
-        return torch.dot(excess, excess).to(self.squares.dtype)
+    def _excess(self, value: Tensor) -> Any:
+        """Return the sum of squares of the scaled violations, by row; unseen entries are nan."""
+        return self._sum(violation(value, self.inequality) * self.scale)
 
-    def _squares(self, value: Tensor, y: Tensor) -> Tensor:
+    def _squares(self, value: Tensor, y: Tensor) -> Any:
         """Return the sum of squares of the scaled (A, u) with the slacks of the last update."""
         r = value * self.scale
         if self.inequality:
-            r = torch.maximum(r, y * (self.slack * (-1 / self.scale)).to(y.dtype))
-        r = r.nan_to_num()
-        return torch.dot(r, r).to(self.squares.dtype)
+            r = torch.maximum(r, y * (self.slack * (-1 / self.scale)))
+        return self._sum(r)
+
+    def _sum(self, r: Tensor) -> Any:
+        """Return the sum of squares by row, on the device or as numbers."""
+        found = r.nan_to_num().square().sum(-1, dtype=wide(r.device))
+        return found if self.deferred else found.tolist()
 
     def summary(self) -> list[Tensor]:
         """Return what a report says about the block, still on the device."""
@@ -199,25 +230,21 @@ class IndexedMultipliers:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next steps depend on."""
-        return {name: getattr(self, name).clone() for name in _SAVED}
+        kind = wide(self.y.device)
+        sums = {n: torch.as_tensor(getattr(self, n), dtype=kind).clone() for n in SUMS}
+        return {**{name: getattr(self, name).clone() for name in VECTORS}, **sums}
 
     def checked(self, state: Any, where: str) -> dict[str, Tensor]:
         """Return a saved state; raise if an entry is not what this block has."""
-        state = check_keys(state, where, _SAVED)
-        found: dict[str, Tensor] = {}
-        for name in _SAVED:
-            place, vector = f"{where}[{name!r}]", name in ("y", "value", "fresh")
-            value = state[name]
-            if name == "value" and isinstance(value, Tensor):  # nan was never seen
-                check_tensor(value.nan_to_num(), place, shapes=[(self.size,)])
-                found[name] = value
-                continue
-            low = 0.0 if name == "y" and self.inequality else -math.inf
-            shape = (self.size,) if vector else ()
-            found[name] = check_tensor(value, place, shapes=[shape], low=low, mask=name == "fresh")
-        return found
+        return checked_indexed(state, where, self.size, self.inequality)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; the vectors have been made."""
-        for name in _SAVED:
+        for name in VECTORS:
             setattr(self, name, state[name].detach().clone().to(getattr(self, name)))
+        self._take_sums(*(state[name].detach() for name in SUMS))
+
+
+def _positive(x: Any) -> Any:
+    """Return max(x, 0)."""
+    return x.clamp(min=0) if isinstance(x, Tensor) else max(x, 0.0)
