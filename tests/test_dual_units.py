@@ -286,3 +286,18 @@ def test_the_penalty_grows_on_until_it_prevails_over_multipliers_that_push_away(
     inequality = torch.tensor([True, False])
     _, q = fn.rescale(torch.tensor([-3.0, 4.0]), one, inequality, 1.0, -0.5 * one, 1.0, 1.0)
     assert q == pytest.approx(1.5 / 4)  # an inequality that is met is no violation
+
+
+def test_the_factor_is_one_where_nothing_is_far_away():
+    r, one, y = torch.tensor([3.0, 4.0]), torch.ones(2), torch.zeros(2)
+    for scale, far in ((None, 1.0), (one, math.inf), (one, 6.0), (one, 5.0)):
+        assert fn.rescale(r, scale, None, far, y, 1.0, 0.5)[1] == 1.0
+    assert fn.rescale(r, one, None, 1.0, -r, 1.0, 0.5)[1] == 1.0  # the multipliers push away
+    assert fn.rescale(r * math.inf, one, None, 1.0, y, 1.0, 0.5)[1] == 1.0
+
+
+def test_a_scaled_multiplier_is_zero_where_its_factor_is():
+    dual = state(nu=1.0)
+    dual.start(vector(1.0, 1.0), scale=torch.tensor([0.0, 2.0], dtype=torch.float64))
+    dual.update(vector(1.0, 1.0))
+    assert dual.tensors()["y"][0] == 0.0 < dual.tensors()["y"][1]

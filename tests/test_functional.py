@@ -102,9 +102,11 @@ def test_norm_of_tensors_on_an_accelerator_reads_one_number(count):
     assert Accelerated.reads == 1
 
 
-def test_norm_of_tensors_on_the_cpu_keeps_the_precision_of_doubles():
+def test_norm_on_the_cpu_or_of_one_tensor_keeps_the_precision_of_doubles():
     parts = [torch.tensor([1.0], dtype=torch.float64), torch.tensor([1e-6], dtype=torch.float64)]
     assert fn.norm(*parts) - 1.0 == pytest.approx(0.5e-12, rel=1e-3)
+    alone = torch.cat(parts).as_subclass(Accelerated)  # one number is read for one tensor anyway
+    assert fn.norm(alone) - 1.0 == pytest.approx(0.5e-12, rel=1e-3)
 
 
 def test_norm_of_ordinary_vectors_is_the_root_of_their_square():

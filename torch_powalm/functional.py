@@ -109,7 +109,7 @@ def slack_stiffness(
             break
         low, high = (s, high) if gap > 0 else (low, s)
         # Secant step for h(s) = M(s) − s, whose slope lies in [−1, −ν].
-        slope = (gap - gap_prev) / (s - s_prev) if s != s_prev else -1.0
+        slope = (gap - gap_prev) / (s - s_prev)  # the last step was longer than the tolerance
         secant = s - gap / min(max(slope, -1.0), -nu)
         s_prev, gap_prev = s, gap
         s = secant if low < secant < high else s + gap
@@ -171,8 +171,10 @@ def rescale(
     if scale is None:
         return r, 1.0
     r = r * scale
-    u = violation(r, inequality) if far < math.inf else r
-    distance = norm(u) if far < math.inf else 0.0
+    if far == math.inf:
+        return r, 1.0
+    u = violation(r, inequality)
+    distance = norm(u)
     if not far < distance < math.inf:
         return r, 1.0
     against = -torch.dot(y, u).item() / distance

@@ -255,15 +255,16 @@ def test_it_equals_a_loop_written_by_hand():
             grad = grad * min(1.0, longest / norm(grad))
         q = q - rate * grad
         if t == 19:
-            moved, longest = norm(q - start), 3 * statistics.median(pulls)
+            moved, longest = norm(q - start), 3 * statistics.fmean(pulls)
             beta = 10**-0.5 * units(rate)[0]
         if t % 10 == 9 and t >= 19:
             c = q.square().sum().item() - 1
             unit, scale = units(rate)
-            if before is None or c * before < 0 or abs(c) >= 0.7 * abs(before):
+            slow = 1 - 0.3 / max(1.0, scale * abs(c))
+            if before is None or c * before < 0 or abs(c) >= slow * abs(before):
                 y += scale * force(c)
             beta = 10 ** ((t + 1) / 200 - 0.5) * unit
             before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
-    assert abs(c) < 1e-3
+    assert abs(c) < 2e-3

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
+from torch_powalm.functional import norm, violation
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.integral_gain import integral_part
@@ -74,11 +75,13 @@ class AutomaticUnits(UnitMeasurements):
         """Return the norm to which a gradient is shortened, for a base that follows its length.
 
         Multipliers make gradients longer. To SGD this is a larger learning rate; other bases divide
-        the gradient by its past size.
+        the gradient by its past size. The first gradients of the loss show which lengths a learning
+        rate is made for: their mean, since a loss that is easy without constraints soon vanishes.
         """
         if not self.steps or self.measuring or not self.follows_length:
             return math.inf
-        return LONGEST * _median(self.pull) or math.inf
+        known = [length for length in self.pull if length < math.inf]
+        return LONGEST * statistics.fmean(known or [0.0]) or math.inf
 
     def move(self, name: str) -> float:
         """Return δ_b: a part of d_b, at the present learning rate."""
@@ -195,7 +198,9 @@ class AutomaticUnits(UnitMeasurements):
         before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
-        return integral_part(r, before, beta / self.unit, steps, blocks.momentum)
+        u = blocks.split(self.scales(blocks, r) * violation(r, blocks.inequality))
+        distance = torch.cat([torch.full_like(u_b, norm(u_b)) for u_b in u.values()])
+        return integral_part(r, before, distance, beta / self.unit, steps, blocks.momentum)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

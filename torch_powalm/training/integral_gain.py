@@ -8,18 +8,20 @@ oscillate around its bounds. So
   no faster where the penalty is stiffer than the loss (κ > 1);
 - y waits where r is approaching 0 fast, from either side: there the penalty, or the loss, is
   already moving it, and a multiplier that moved all the same would overshoot. Waiting on one side
-  only would let noise push y to the other.
+  only would let noise push y to the other. The pull of the penalty is constant beyond one move of
+  the parameters, so that a block that is u moves away falls by about 1/u, and this is fast.
 """
 
 import torch
 from torch import Tensor
 
-FAST = 0.7  # r falls fast if an update finds less than this part of the one before
+FAST = 0.3  # r falls fast if an update finds it smaller by this part, where it is one move away
 
 
 def integral_part(
     r: Tensor,
     before: Tensor | None,
+    distance: Tensor,
     kappa: float,
     steps: int,
     momentum: float,
@@ -29,6 +31,7 @@ def integral_part(
     Args:
         r: residual at this update.
         before: residual at the last update, if there was one.
+        distance: moves of the parameters that remove the violation of the block of each entry.
         kappa: pull of the penalty relative to that of the loss.
         steps: number of steps since the last update.
         momentum: of the base, in [0, 1).
@@ -36,5 +39,6 @@ def integral_part(
     part = torch.full_like(r, min(1.0, steps * (1 - momentum) / 2 / max(1.0, kappa)))
     if before is None:
         return part
-    falling = (r * before > 0) & (r.abs() < FAST * before.abs())
+    slow = 1 - FAST / distance.clamp(min=1.0)
+    falling = (r * before > 0) & (r.abs() < slow * before.abs())
     return part.masked_fill(falling, 0.0)

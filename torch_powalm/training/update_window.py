@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 UPDATES = 16  # remembered
-STREAK = 10  # consecutive updates after which a state counts as lasting
+STREAK = 12  # consecutive updates after which a state counts as lasting
 ENTRIES = 1000  # remembered per block, evenly spaced
 
 _FALL = 0.9  # a mean violation above this part of the mean before it has not fallen
