@@ -262,3 +262,31 @@ def test_no_byte_of_the_directory_of_a_file_changes_what_is_loaded(tmp_path):
         else:
             assert torch.equal(found["w"], state["w"]), i
     assert refused > 100
+
+
+def test_ctrl_c_in_a_write_stays_ctrl_c_and_keeps_the_old_file(tmp_path):
+    path = tmp_path / "a.ckpt"
+    save_checkpoint({"n": 1}, path)
+
+    def write(file):
+        checked = file._file
+        file._file = Interrupting(checked)
+        torch.save({"w": torch.arange(99.0)}, file)
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, write)
+    assert load_checkpoint(path) == {"n": 1}
+    assert [found.name for found in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+class Interrupting:
+    """A file in whose second write Ctrl-C comes."""
+
+    def __init__(self, file):
+        self.file, self.writes = file, 0
+
+    def write(self, content):
+        self.writes += 1
+        if self.writes == 2:
+            raise KeyboardInterrupt
+        return self.file.write(content)

@@ -42,6 +42,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], 
                 cause = checked.error or error
                 if isinstance(cause, OSError):
                     raise _failed(path, cause) from error
+                if isinstance(cause, KeyboardInterrupt) or _was_interrupted(error):
+                    raise KeyboardInterrupt from error  # torch.save makes another error of it
                 raise
             part.replace(target)
     except BaseException:
@@ -61,6 +63,13 @@ def _failed(path: object, cause: OSError) -> OSError:
     return OSError(cause.errno, f"cannot write the checkpoint: {reason}", str(path))
 
 
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error was raised while Ctrl-C was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 class _CheckedFile:
     """A file that remembers a failed write, for which torch.save raises an error without a cause.
 
@@ -70,7 +79,7 @@ class _CheckedFile:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.error: OSError | None = None
+        self.error: OSError | KeyboardInterrupt | None = None
 
     def write(self, content: Any) -> int:
         """Write all of the content at once, so that a full disk is noticed here."""
@@ -79,7 +88,7 @@ class _CheckedFile:
         try:
             while left:
                 left = left[self._file.write(left) :]
-        except OSError as error:
+        except (OSError, KeyboardInterrupt) as error:
             self.error = error
             raise
         return length
