@@ -24,7 +24,8 @@ lint: $(VENV)/dev
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants
 
-# Mutated states, damaged files and ranks that disagree; seeds are printed. experiments/ATTACKS.md.
+# Trainings against a loop written by hand, mutated states, damaged files, wild functions, Ctrl-C, and ranks
+# that disagree: at most three minutes for each kind; seeds are printed. experiments/ATTACKS.md.
 attack: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.run_attacks
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.rank_disagreements

@@ -75,8 +75,9 @@ KINDS = [
     *(ALONE + kind for kind in ("another nu", "leaves out one update", "updates once more")),
 ]
 
-# Shards have no copies that could differ, and a step of shards is a collective of its own.
-UNSHARDED = ("other parameters", "another state", "leaves out one step")
+# Shards have no copies that could differ; a step of shards and reading their state are collectives
+# of their own, which no rank may make alone.
+UNSHARDED = ("other parameters", "another state", "leaves out one step", "resumes alone")
 
 
 def build(odd: Odd, net: nn.Module) -> PowerALMOptimizer:

@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--solves", type=int, default=2000)
     parser.add_argument("--interrupts", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=600, help="bound for each kind of attack")
+    parser.add_argument("--seconds", type=float, default=180, help="bound for each kind of attack")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -74,6 +74,11 @@ class ConstrainedTrainer(Trainer):
         return torch.utils.data.SequentialSampler(self.train_dataset)
 
 
+# Else the loss is multiplied by the number of ranks; older versions do not know it.
+_TOKENS = "average_tokens_across_devices"
+_WITHOUT_TOKENS = {_TOKENS: False} if hasattr(TrainingArguments, _TOKENS) else {}
+
+
 def trainer(folder, batch=BATCH, epochs=2, **settings):
     net = model()
     constraints, *entries = constraints_of(net)
@@ -85,10 +90,9 @@ def trainer(folder, batch=BATCH, epochs=2, **settings):
         num_train_epochs=epochs,
         use_cpu=True,
         max_grad_norm=0.0,
-        average_tokens_across_devices=False,  # else the loss is multiplied by the number of ranks
         logging_steps=5,
         disable_tqdm=True,
-        **{"report_to": "none", "save_strategy": "no", **settings},
+        **{"report_to": "none", "save_strategy": "no", **_WITHOUT_TOKENS, **settings},
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     run = ConstrainedTrainer(

@@ -243,3 +243,22 @@ def test_a_write_that_fails_halfway_is_named(tmp_path):
     assert in_child(work) == 7
     assert "cannot write the checkpoint: File too large" in said.read_text()
     assert os.listdir(tmp_path) == ["said"]
+
+
+def test_no_byte_of_the_directory_of_a_file_changes_what_is_loaded(tmp_path):
+    """torch reads nothing of an entry that is marked as a folder, and returns old memory."""
+    path, state = tmp_path / "a.ckpt", {"w": torch.arange(20.0)}
+    save_checkpoint(state, path)
+    content = path.read_bytes()
+    refused = 0
+    for i in range(content.index(b"PK\x01\x02"), len(content)):
+        changed = bytearray(content)
+        changed[i] ^= 16
+        path.write_bytes(changed)
+        try:
+            found = load_checkpoint(path)
+        except CheckpointError:
+            refused += 1
+        else:
+            assert torch.equal(found["w"], state["w"]), i
+    assert refused > 100

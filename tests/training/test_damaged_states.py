@@ -194,6 +194,13 @@ def test_an_unused_base_of_its_own_must_keep_the_same_kinds_for_all_parameters()
         Training("foreign", "given").optimizer.load_state_dict(state)
 
 
+def test_an_unused_base_of_its_own_must_not_keep_transposed_tensors():
+    state = copy.deepcopy(trained("foreign", "given", 3).optimizer.state_dict())
+    state["state"][2]["mean"] = state["state"][2]["mean"].T
+    with pytest.raises(ValueError, match=r"\['mean'\] must be a tensor of shape \(2, 4\), got"):
+        Training("foreign", "given").optimizer.load_state_dict(state)
+
+
 def test_measured_margins_must_be_in_a_state_that_has_them():
     source = trained("adam", "measured margin", 7).optimizer.state_dict()
     target = trained("adam", "measured margin", 25)

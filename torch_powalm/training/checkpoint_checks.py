@@ -31,6 +31,7 @@ _SAFE = {
     ("pathlib", "PurePosixPath"),
     ("pathlib._local", "PosixPath"),  # Python 3.13
 }
+_FLAGS = 0x808  # of an entry of a zip archive: sizes come later, names are of UTF-8
 _UNSAFE = "Unsupported global"  # torch's message for what is not on its safe list
 
 
@@ -122,6 +123,12 @@ def _check_piece(content: IO[bytes]) -> None:
             raise zipfile.BadZipFile(f"damaged in {damaged}")
         if len(set(archive.namelist())) < len(archive.namelist()):
             raise zipfile.BadZipFile("two entries of one name")
+        for entry in archive.infolist():
+            # torch sets none of these. Where they say that an entry is a folder, or compressed,
+            # torch.load reads nothing and returns whatever was in the memory before.
+            given = entry.external_attr, entry.internal_attr, entry.volume, entry.compress_type
+            if any(given) or entry.flag_bits & ~_FLAGS:
+                raise zipfile.BadZipFile(f"damaged entry of {entry.filename} in the directory")
 
 
 def _pieces(folder: Path) -> dict[str, list[tuple[int, int]]]:

@@ -193,8 +193,10 @@ def _check_unknown(here: Mapping[Any, Any], kept: Mapping[Any, Any], p: Tensor, 
                 ours = here.get(key)
                 if p.is_floating_point() and (item.is_complex() or _is_other(item, ours)):
                     refuse(at, "be a floating-point tensor", item)
-                if isinstance(ours, Tensor) and ours.shape != item.shape:
-                    refuse(at, f"be a tensor of shape {tuple(ours.shape)}", item)
+                turned = item.dim() == p.dim() and item.numel() == p.numel()
+                wanted = ours if isinstance(ours, Tensor) else p if turned else item
+                if wanted.shape != item.shape:
+                    refuse(at, f"be a tensor of shape {tuple(wanted.shape)}", item)
                 check_entries(local(item), at, low)
             elif isinstance(here.get(key), Tensor):
                 refuse(at, f"be a tensor of shape {tuple(here[key].shape)}", item)

@@ -103,12 +103,8 @@ def cases(folder):
 FOUR = (  # what four ranks do
     "sharded: all",
     "sharded: skipped value",
-    "sharded: clipping",
     "zoo: rows",
-    "zoo: orthonormal",
-    "zoo: rows, replicas",
     "indexed: shards",
-    "indexed: with other blocks",
     "distributed checkpoint",
 )
 
