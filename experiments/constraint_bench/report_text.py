@@ -25,9 +25,9 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   were asked for. Neyman–Pearson keeps its unconstrained model: its loss vanishes within the first
   steps, and with it the measured pull of the loss, in which the penalty is expressed. The gap of
   Adult's opportunity ends at 0.054 where 0.04 would still count; its rate is that of few people in
-  a batch. With Adam the 90th percentile of regret is 20 % where at most 15 % were asked for, because
-  of Poisson (46 %) and Neyman–Pearson (20 %); penalties and augmented Lagrangians tuned in hindsight
-  are better there. Not looked into further, since these tasks are for judgment.
+  a batch. With Adam the 90th percentile of regret is 20 % where at most 15 % were asked for. It
+  comes from Poisson (46 %) and Neyman–Pearson (20 %), where penalties or augmented Lagrangians
+  tuned in hindsight are better. Not looked into further, since these tasks are for judgment.
 - **Feasible** means that at the end of the run (no iterate is selected) every entry of every block
   is within the task's tolerance on all training data, in the task's own units. Rates are those of
   hard decisions.
