@@ -114,6 +114,7 @@ bench: $(VENV)/benchmarks
 	$(BENCHMARKS).solver_comparison $(if $(DATA),--root $(DATA))
 	$(BENCHMARKS).robust
 	$(BENCHMARKS).cutest
+	$(BENCHMARKS).cutest_report
 	$(BENCHMARKS).scaling
 	$(BENCHMARKS).benchmark_report
 

@@ -82,7 +82,7 @@ def _check_loaded(target: Training, wanted: Any, ours_alone: bool, label: str) -
         target.advance(2)
         target.optimizer.update_multipliers()
         target.advance(1)
-    except FloatingPointError:
+    except (FloatingPointError, OverflowError):  # the second by a base, of its hyperparameters
         return "loaded, then stopped by name"
     except Exception as error:
         raise FindingError(f"{label}: loaded, then {type(error).__name__} {error}") from error

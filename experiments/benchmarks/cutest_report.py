@@ -4,6 +4,7 @@ python -m experiments.benchmarks.cutest_report [--results FILE] [--report FILE]
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from experiments.benchmarks.outcome_table import REFERENCE, Row, read
 from experiments.tables import markdown
 
 REPORT = Path(__file__).parent.parent / "CUTEST.md"
+CLASSIC = f"{REFERENCE} (HS)"  # runs of problems of Hock and Schittkowski beyond the lot
 HALVES = ("choosing half", "reporting half")
 HEAD = """# CUTEst: problems nobody tuned the methods for
 
@@ -41,9 +43,11 @@ development list have that few. Everybody has defaults, hand-written oracles and
 10 s, and is killed when it exceeds that by far; what it reaches within {budget:g} s counts. The
 machine was busy with other work, so CPU times are rough.
 
-Problems come in an order by lot, so the first ones are a fair sample: {ran}. The list is cut in
-two by a hash of the name: rules were chosen on one half, and single failures of the other were
-not looked at before its figures were taken.
+Problems come in an order by lot, so the first ones are a fair sample: {ran}. The list is
+cut in two by a hash of the name: rules were chosen on one half, and single failures of
+the other were not looked at before its figures were taken. After these runs the searches
+for a feasible point were made shorter, with which HS106 is solved in 359 gradients; its
+row below is of before.
 """
 LEGEND = """A problem is solved if the ruler finds both residuals at most 1e-4, and a false
 claim is a success that the ruler denies; "grossly" counts those off by more than a factor of
@@ -58,6 +62,8 @@ everybody; ours ends them with INFEASIBLE.
 
 def text(rows: Sequence[Row]) -> str:
     """The whole report."""
+    beyond = [row for row in rows if row["method"] == CLASSIC]
+    rows = [row for row in rows if row["method"] != CLASSIC]
     powers = [row for row in rows if row["method"].startswith("ours")]
     peers = [row for row in rows if row["method"] == REFERENCE or row not in powers]
     both = common(peers)
@@ -67,8 +73,9 @@ def text(rows: Sequence[Row]) -> str:
             file=TABLE.name,
             listed=len(names(100)),
             budget=BUDGET,
-            ran=f"all methods have run {len({r['problem'] for r in both})} of them, "
-            f"ours {len({r['problem'] for r in powers})}",
+            ran=f"{', '.join(dict.fromkeys(row['method'] for row in both))} have run "
+            f"{len({row['problem'] for row in both})} of them, "
+            f"ours {len({row['problem'] for row in powers})}",
         )
     ]
     for number, name in enumerate(HALVES):
@@ -77,13 +84,14 @@ def text(rows: Sequence[Row]) -> str:
     parts += [LEGEND, "Ours, ν = 1, and each peer on all problems that both have run:\n"]
     parts += [markdown(paired(peers)), "Ours alone, on all problems it has run:\n"]
     own = [row for row in rows if row["method"] == REFERENCE]
-    classic = [
-        row for row in own if row["problem"].startswith("HS") and row["problem"][2].isdigit()
-    ]
+    classic = [row for row in own if re.match(r"HS[0-9]", row["problem"])] + beyond
     halves = {name: [r for r in own if half(r["problem"]) == i] for i, name in enumerate(HALVES)}
-    for name, of in {**halves, "Hock and Schittkowski": classic}.items():
+    for name, of in {**halves, "Hock and Schittkowski, all of the list": classic}.items():
         false = sum(map(is_false, of))
         parts.append(f"- {name}: {sum(map(solved, of))} of {len(of)}, {false} false claims")
+    said = {row["problem"] for row in own if row["status"] == "infeasible"}
+    refuted = {row["problem"] for row in rows if row["problem"] in said and solved(row)}
+    parts.append(f"- INFEASIBLE: said of {len(said)}, {len(refuted)} of which a method solves")
     parts += ["\n## By kind of problem\n", "Solved, both halves.\n", markdown(kinds(both))]
     parts += ["\n## Cost\n", "Medians of ours, ν = 1, over a peer:\n", markdown(ratios(both))]
     parts += ["\nShare of the problems solved with at most so many times the least CPU time:\n"]
@@ -93,7 +101,7 @@ def text(rows: Sequence[Row]) -> str:
     parts += ["\nShare solved within so many seconds of CPU time:\n"]
     parts.append(markdown(data_profile(both, (0.01, 0.03, 0.1, 0.3, 1, 3))))
     parts += ["\n## What ν does\n", *_powers(common(powers), best)]
-    parts += ["\n## What ours does not solve\n", failures(own, rows, solved)]
+    parts += ["\n## What ours does not solve\n", failures(own + beyond, rows, solved)]
     return "\n".join(parts).rstrip() + "\n"
 
 

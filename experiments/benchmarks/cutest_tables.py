@@ -158,11 +158,11 @@ def paired(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def common(rows: Sequence[Row]) -> list[Row]:
-    """The problems that all methods have run, without methods that have run less than half."""
+    """The problems that all methods have run, without methods that have run far fewer."""
     problems: dict[str, set[str]] = {}
     for row in rows:
         problems.setdefault(row["method"], set()).add(row["problem"])
     most = max((len(p) for m, p in problems.items() if m != REFERENCE), default=0)
-    wide = {m for m, p in problems.items() if m == REFERENCE or 2 * len(p) >= most}
+    wide = {m for m, p in problems.items() if m == REFERENCE or 3 * len(p) >= 2 * most}
     shared = set.intersection(*(problems[m] for m in wide)) if wide else set()
     return [row for row in rows if row["problem"] in shared and row["method"] in wide]

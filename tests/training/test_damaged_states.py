@@ -175,6 +175,7 @@ BASE = [
     ("lbfgs", ("param_groups", 0, "line_search_fn"), "x", "must be None as in this run, got 'x'"),
     ("lbfgs", ("state", 0, "prev_loss"), "x", "'prev_loss'.* must be a number, got 'x'"),
     ("adam", ("param_groups", 0, "betas"), "0.50.9", r"\['betas'\] must be a list, got '0.50.9'"),
+    ("sgd", ("param_groups", 0, "dampening"), torch.ones(1), r"\['dampening'\] must be a number"),
     ("foreign", ("state", 1, "step"), {}, r"\['step'\] must be a number or a tensor, got dict"),
     ("foreign", ("state", 2), FOREIGN, r"\['more'\].*… must have at most 50 levels"),
     ("adafactor", ("param_groups", 0, "beta2_decay"), NAN, r"\['beta2_decay'\] must be finite"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_powalm.result import Status
 from torch_powalm.solvers import PANOC, run
 from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
@@ -29,7 +30,7 @@ _ACCURACIES = (1e-8, 1e-11, 1e-14)  # of a search, relative to the first gradien
 _SETTLED = 1e-6  # decrease of ½‖v‖² by linearized constraints at which a search ends
 _NEWTON = 200  # unknowns up to which Newton directions are used
 _ELSEWHERE = (1e-3, 1.0, 10.0)  # distances of other starts from x_1, relative to a typical ‖x‖
-_BRIEFLY = 300  # bound on the iterations of a search from there
+_BRIEFLY = 300  # bound on the iterations of a search with Newton steps
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
 
@@ -96,7 +97,7 @@ class FeasibilityRestoration:
             return None
         self.searches += 1
         self.longest_wait, self.waiting = 2 * self.longest_wait, 0
-        found = self._restore(x, self.max_iter)
+        found = self._restore(x)
         if found is None or found.feasible:
             return found if stuck else None
         return self._look_elsewhere(found) if grown else None
@@ -106,14 +107,14 @@ class FeasibilityRestoration:
         agreed = False
         for seed, distance in enumerate(_ELSEWHERE, 1):
             start = neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
-            again = self._restore(start, min(self.max_iter, _BRIEFLY))
+            again = self._restore(start)
             if again is not None and again.feasible:
                 return again
             agreed |= again is not None  # a search that found nothing shows nothing
         return found if agreed and not self.used_up() else None
 
-    def _restore(self, x: Tensor, max_iter: int) -> Restored | None:
-        return restore(self.problem, x, self.x_norm, self.eps_A, max_iter, self.used_up)
+    def _restore(self, x: Tensor) -> Restored | None:
+        return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
 
 
 @torch.no_grad()
@@ -145,7 +146,7 @@ def restore(
             problem.g if known else domain,
             start,
             tol=min(accuracy * grad_norm, 1e300) or 1e-300,
-            max_iter=max_iter,
+            max_iter=min(max_iter, _BRIEFLY) if known else max_iter,
             stop=lambda: half_square.lowest <= 0.5 * eps_A**2 or used_up(),
         )
         # A trial point may have stopped the run; it need not be in dom g.
@@ -155,7 +156,8 @@ def restore(
         if used_up():
             return None  # a search that was cut short shows nothing
         start = result.x
-        if linear_decrease(problem, start, x_norm) <= _SETTLED:
+        settled = linear_decrease(problem, start, x_norm) <= _SETTLED
+        if settled or result.status is not Status.CONVERGED:
             break
     return Restored(start, feasible=False) if is_stuck(problem, start, x_norm) else None
 

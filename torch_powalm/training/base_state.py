@@ -118,7 +118,8 @@ def _check_hyperparameter(base: Optimizer, name: str, value: Any, here: Any, whe
     low = 0.0 if known and name not in _SIGNED and not negative else -math.inf
     if isinstance(value, Tensor):
         check_storage(value, where)
-        if value.numel() != 1 or not value.is_floating_point():
+        taken = isinstance(here, Tensor) or not known or name in ("lr", "betas")
+        if not taken or value.numel() != 1 or not value.is_floating_point():
             refuse(where, "be a number", value)
         check_entries(local(value), where, low)
         value = value.item()

@@ -202,7 +202,7 @@ def _check_unknown(here: Mapping[Any, Any], kept: Mapping[Any, Any], p: Tensor, 
                 refuse(at, f"be a tensor of shape {tuple(here[key].shape)}", item)
             elif isinstance(item, int | float) and not isinstance(item, bool):
                 check_number(item, at, low=low, infinite=True)
-            elif isinstance(item, complex | bytes):
+            elif isinstance(item, complex | bytes) or type(item).__module__ == "numpy":
                 refuse(at, "be a number or a tensor", item)
 
 
