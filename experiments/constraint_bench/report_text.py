@@ -13,19 +13,21 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   unconstrained and penalty runs only, until training without constraints violates them and they
   can be met.
 - **Rules came later.** The first run of our optimizer on the judgment half was feasible in 140 of
-  210 runs. After that units were measured again at every update, chosen on the development half and
-  nine further trainings. Then the integral of the multipliers was tied to the delay of the base and
-  to the noise of a block (`training/integral_gain.py`), chosen on twenty further trainings that are
-  not in this bench and on the development half; on the way two tasks of the judgment half
-  (`short_recall`, `short_finetune_kl`) were run once. All rows of ours are of this version. The
-  part that follows the noise has since been removed, because rates in small batches stayed
-  violated: the present rule has not been run on this bench. No constant was
-  fitted to the judgment half, but for these rules it is no longer unseen.
-- **What is missed.** With Adam, the gap of Adult's opportunity ends at 0.021 where 0.01 is allowed;
-  its rate is that of few people in a batch, and probably too noisy for its price to be known in
-  time. With SGD, Neyman–Pearson keeps its unconstrained model: its loss vanishes, and probably the
-  gradients to which steps of SGD are limited (three times those of the loss) are too short. The
-  budget of gates (L0) is met, but with Adam an overshoot closes gates that do not open again.
+  210 runs. After that units were measured again at every update, and the integral of the
+  multipliers was tied to the delay of the base (`training/integral_gain.py`), chosen on the
+  development half and 29 further trainings that are not in this bench. The last two changes
+  (multipliers wait while a violation that is far away falls; the mean of the first gradients limits
+  SGD) were chosen on the development half and 17 other trainings of this kind. On the development
+  half they changed one result by much: the loss under the budget of gates (L0) with Adam, from
+  0.566 to 0.265. All rows of ours are of this version. No constant was fitted to the judgment half,
+  but results of earlier versions on it were known, so that it is not unseen.
+- **What is missed.** With SGD, 8 of 10 runs of the judgment half are feasible, where at least 90 %
+  were asked for. Neyman–Pearson keeps its unconstrained model: its loss vanishes within the first
+  steps, and with it the measured pull of the loss, in which the penalty is expressed. The gap of
+  Adult's opportunity ends at 0.054 where 0.04 would still count; its rate is that of few people in
+  a batch. With Adam the 90th percentile of regret is 20 % where at most 15 % were asked for. It
+  comes from Poisson (46 %) and Neyman–Pearson (20 %), where penalties or augmented Lagrangians
+  tuned in hindsight are better. Not looked into further, since these tasks are for judgment.
 - **Feasible** means that at the end of the run (no iterate is selected) every entry of every block
   is within the task's tolerance on all training data, in the task's own units. Rates are those of
   hard decisions.
@@ -35,10 +37,14 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   with the same task and seed. Infeasible runs count as infinite in medians and percentiles ("–").
   For PDEs the denominator is at least 0.05, so that an error of 0.003 instead of 0.002 is a regret
   of 2 % and not of 50 %.
-- **Seeds.** One, and ours in natural units only; that units do not change a training is tested
-  (`tests/training/test_automatic_units.py`, to 1e-6). The peers have run with Adam in natural units
-  on both halves, and in two other unit systems on the development half. With SGD only ours has run,
-  so that its regret there says nothing.
+- **Seeds.** One. Ours has run in natural units with both bases, and with Adam on the judgment half
+  in two other unit systems. A second seed of the judgment half in natural units, where nothing else
+  has run so that a regret means nothing, is not in the table: 10 of 10 runs with Adam are feasible
+  and 8 of 10 with SGD, where the same two tasks are missed.
+  `tests/training/test_automatic_units.py` (parameters equal to 1e-6) is the other evidence that
+  units do not change a training. The peers have run one seed with Adam, in natural units on both
+  halves, and in two other unit systems on the development half. With SGD only ours has run, so that
+  its regret there says nothing.
 - **Units.** All constraint values times 1e-3, 1e-2, 1e2 or 1e3, or the loss times 1e-2 or 1e2. SGD
   does not run with the loss in other units, since its learning rate depends on them. Tasks named
   `mixed_units` have one block in 1e3 and one in 1e-4 on top.

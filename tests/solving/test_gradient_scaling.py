@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.problems import vector
 from torch_powalm import Problem, power_alm
+from torch_powalm.solvers import PANOC
 from torch_powalm.solving.gradient_scaling import find_scales
 
 a = vector(1, 2)
@@ -49,10 +52,19 @@ def test_large_rows_are_scaled_by_their_own_gradients() -> None:
     assert scales.r[2] >= 0.5
 
 
-@pytest.mark.parametrize("given", [{"beta_1": 1.0}, {"lam": 1.0}])
-def test_what_is_given_in_the_users_units_switches_scaling_off(given: dict[str, float]) -> None:
+@pytest.mark.parametrize("given", [{"beta_1": 1.0}, {"solver": PANOC()}])
+def test_what_is_given_in_the_users_units_switches_scaling_off(given: dict[str, Any]) -> None:
     solution = power_alm(badly_scaled(), vector(3, -1), max_outer=1, **given)
     assert solution.state["scales"] is None
+
+
+def test_lam_switches_the_tolerance_alone() -> None:
+    automatic = power_alm(badly_scaled(), vector(3, -1), max_outer=1)
+    given = power_alm(badly_scaled(), vector(3, -1), max_outer=1, lam=1.0)
+    (f_scale, r_scale), (f_given, r_given) = automatic.state["scales"], given.state["scales"]
+    assert f_given == f_scale < 1
+    assert torch.equal(r_given, r_scale)
+    assert given.records[0].beta == automatic.records[0].beta
 
 
 def test_a_scaled_run_resumes() -> None:

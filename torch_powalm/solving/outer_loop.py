@@ -63,8 +63,7 @@ class OuterLoop:
         self.problem, self.original, self.dual, self.at = problem, original, dual, at
         self.settings, self.budget, self.scales = settings, budget, scales
         (tolerances, limits), start = settings[:2], self._certified(at)
-        given = settings.solver is not None or settings.lam is not None
-        small = not given and is_small(problem.g, at.x, len(at.r))
+        small = settings.solver is None and is_small(problem.g, at.x, len(at.r))
         self.curvature = LagrangianCurvature(problem, at.x) if small else None
         if small and settings.default_growth:
             dual.omega, dual.sufficient_decrease = _NEWTON_GROWTH, _NEWTON_DECREASE

@@ -77,15 +77,16 @@ def power_alm(
             that penalty for PANOC.
         omega: growth of the penalty, ≥ 1; None for 3 with a sufficient decrease of ¼, unless
             another one is given, or for 10 and 0.1 where Newton steps are used (few unknowns).
-        lam: factor λ of the inner tolerance, > 0; the tolerance keeps decreasing while β does not
-            grow. None for a tolerance that decreases from the first residual to eps_phi/2.
+        lam: factor λ of the inner tolerance λ/β, > 0, in the units of the scaled problem; it keeps
+            decreasing while β does not grow. None for a tolerance that decreases from the first
+            residual to eps_phi/2.
         active_set: whether an active-set method tries to finish the run after step 1; False for
             Algorithm 1 as in the paper.
         least_squares: whether least-squares multipliers certify a point where ŷ does not; False for
             Algorithm 1 as in the paper.
         scale: whether f and the constraints are divided by their gradients at x_1 where these are
-            large; residuals and multipliers are in your units either way. An explicit beta_1, lam
-            or solver is in your units, too, and then nothing is scaled.
+            large; residuals and multipliers are in your units either way. An explicit beta_1 or
+            solver is in your units, too, and then nothing is scaled.
         sigma: dual step rule: "penalty" (σ = β), "paper" (Algorithm 1), "sqrt" (σ_1/√(k+1), which
             the paper's experiments used) or "pi" (σ_1 on r itself).
         sigma_1: first dual step of the last three rules, ≥ 0.
@@ -125,7 +126,7 @@ def power_alm(
         y_1=y_1,
         state=state,
         stiff=solver is None or isinstance(solver, PANOC),
-        scale=scale and all(given is None for given in (beta_1, lam, solver)),
+        scale=scale and beta_1 is None and solver is None,
         budget=budget,
         nu=nu,
         omega=omega,

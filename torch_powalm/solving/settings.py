@@ -118,13 +118,10 @@ def _check_solver(solver: Any) -> None:
 
 
 def solver_at(settings: Settings, beta: float) -> Solver:
-    """The inner solver at a penalty.
-
-    Newton directions need differences of gradients, which are too coarse for the tolerance λ/β.
-    """
+    """The inner solver at a penalty."""
     solver = settings.solver
     if solver is None:
-        return PANOC(newton=_NEWTON if settings.lam is None else 0)
+        return PANOC(newton=_NEWTON)
     if hasattr(solver, "iterate"):
         return solver
     found = solver(beta)
