@@ -193,14 +193,23 @@ class AutomaticUnits(UnitMeasurements):
             if not blocks.batch and not blocks.indexed:
                 self.measure_pull(0.0, blocks.params)
 
-    def part(self, r: Tensor, blocks: BlockVector, beta: float, steps: int) -> Tensor:
-        """Return how much of its move y makes, by entry, this many steps after the last update."""
+    def part(self, r: Tensor, blocks: BlockVector, beta: float, steps: int, left: int) -> Tensor:
+        """Return how much of its move y makes, by entry.
+
+        Args:
+            r: residual at this update.
+            blocks: the constraints.
+            beta: the penalty.
+            steps: number of steps since the last update.
+            left: number of steps left in the run.
+        """
         before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
         u = blocks.split(self.scales(blocks, r) * violation(r, blocks.inequality))
         distance = torch.cat([torch.full_like(u_b, norm(u_b)) for u_b in u.values()])
-        return integral_part(r, before, distance, beta / self.unit, steps, blocks.momentum)
+        updates, kappa = left / max(1, steps), beta / self.unit
+        return integral_part(r, before, distance, kappa, steps, blocks.momentum, updates)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector

@@ -9,7 +9,8 @@ oscillate around its bounds. So
 - y waits where r is approaching 0 fast, from either side: there the penalty, or the loss, is
   already moving it, and a multiplier that moved all the same would overshoot. Waiting on one side
   only would let noise push y to the other. The pull of the penalty is constant beyond one move of
-  the parameters, so that a block that is u moves away falls by about 1/u, and this is fast.
+  the parameters, so that a block that is u moves away falls by about 1/u, and this is fast, if at
+  this pace it is there before half of the run that is left is over: learning rates end near 0.
 """
 
 import torch
@@ -25,6 +26,7 @@ def integral_part(
     kappa: float,
     steps: int,
     momentum: float,
+    left: float,
 ) -> Tensor:
     """Return the part of the move of y, by entry.
 
@@ -35,10 +37,12 @@ def integral_part(
         kappa: pull of the penalty relative to that of the loss.
         steps: number of steps since the last update.
         momentum: of the base, in [0, 1).
+        left: number of updates left in the run.
     """
     part = torch.full_like(r, min(1.0, steps * (1 - momentum) / 2 / max(1.0, kappa)))
     if before is None:
         return part
     slow = 1 - FAST / distance.clamp(min=1.0)
     falling = (r * before > 0) & (r.abs() < slow * before.abs())
+    falling &= (distance <= 1.0) | (r.abs() < (before.abs() - r.abs()) * left / 2)
     return part.masked_fill(falling, 0.0)

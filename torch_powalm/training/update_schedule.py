@@ -72,6 +72,10 @@ class UpdateSchedule:
             return steps < min(MANY, self.interval(steps_done))
         return self.updates != "epoch" and steps == 0 < steps_done
 
+    def left(self, steps_done: int) -> int:
+        """Return the number of steps left; as many as are done where the length is not known."""
+        return steps_done if self.total_steps is None else max(0, self.total_steps - steps_done)
+
     def progress(self, steps_done: int) -> float:
         """Return the part of the run that is done; a guess where its length is not known."""
         if self.total_steps is not None:
