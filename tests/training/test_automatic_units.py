@@ -9,6 +9,7 @@ from torch import nn
 
 from torch_powalm import ConstraintRegistry, PowerALMOptimizer
 from torch_powalm.functional import norm
+from torch_powalm.training.automatic_units import AutomaticUnits
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch_powalm.ConstraintWarning")
 KINDS = ("static_equality", "static_inequality", "value", "counted", "rate")
@@ -268,3 +269,11 @@ def test_it_equals_a_loop_written_by_hand():
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
     assert abs(c) < 2e-3
+
+
+def test_the_pull_of_a_loss_that_vanished_counts_as_a_part_of_its_first_gradients():
+    units = AutomaticUnits(2, 1.0, follows_length=True)
+    units.pull, units.pulls["c"] = [2.0, 4.0], [0.0, 1e-6, 2e-6]
+    assert units.loss_pull("c") == pytest.approx(0.3)
+    units.follows_length = False  # such a base divides the gradient by its size
+    assert units.loss_pull("c") == pytest.approx(1.5e-6)

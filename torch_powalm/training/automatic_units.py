@@ -19,7 +19,7 @@ user's units and stays.
 import copy
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,10 +30,11 @@ from torch_powalm.functional import norm, violation
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.integral_gain import integral_part
-from torch_powalm.training.unit_measurements import UnitMeasurements
+from torch_powalm.training.unit_measurements import UnitMeasurements, median
 
 ROOM = 0.3  # part of the moves of the base that a block may claim
 MOVE = 0.1  # δ_b relative to ‖x_b‖, where no move was measured
+FAINT = 0.1  # least pull of the loss, relative to its first gradients, where their length counts
 LONGEST = 3.0  # longest gradient relative to that of the loss, for a base that follows its length
 SLOWEST = 0.1  # learning rates below this part of the largest count as this part
 LEAST = 0.01  # U_b relative to U, for a block on parameters that the loss hardly uses
@@ -80,8 +81,7 @@ class AutomaticUnits(UnitMeasurements):
         """
         if not self.steps or self.measuring or not self.follows_length:
             return math.inf
-        known = [length for length in self.pull if length < math.inf]
-        return LONGEST * statistics.fmean(known or [0.0]) or math.inf
+        return LONGEST * self.mean_pull or math.inf
 
     def move(self, name: str) -> float:
         """Return δ_b: a part of d_b, at the present learning rate."""
@@ -96,8 +96,12 @@ class AutomaticUnits(UnitMeasurements):
         return max(MOVE * last, abs(last - first)) or MOVE
 
     def loss_pull(self, name: str) -> float:
-        """Return G_b."""
-        return _median(self.pulls[name])
+        """Return G_b, at least a part of the first gradients if the learning rate is made for them.
+
+        A penalty as weak as the gradient of a loss that has vanished would not move parameters.
+        """
+        least = FAINT * self.mean_pull if self.follows_length else 0.0
+        return max(median(self.pulls[name]), least)
 
     def cost(self, name: str) -> float:
         """Return U_b."""
@@ -105,7 +109,7 @@ class AutomaticUnits(UnitMeasurements):
 
     def sensitivity(self, name: str) -> float:
         """Return J_b."""
-        return _median(self.change.get(name, []))
+        return median(self.change.get(name, []))
 
     def reach(self, name: str) -> float:
         """Return what a substantial move changes of a block; 0 if nothing was measured."""
@@ -140,7 +144,7 @@ class AutomaticUnits(UnitMeasurements):
         """
         if not self.steps:
             return 1 / dual.beta
-        return _median(self.pull) * self.unit / dual.beta if dual.started else 0.0
+        return median(self.pull) * self.unit / dual.beta if dual.started else 0.0
 
     def scales(self, blocks: BlockVector, r: Tensor) -> Tensor:
         """Return the factors of all entries of r: given, measured, or 1."""
@@ -194,15 +198,7 @@ class AutomaticUnits(UnitMeasurements):
                 self.measure_pull(0.0, blocks.params)
 
     def part(self, r: Tensor, blocks: BlockVector, beta: float, steps: int, left: int) -> Tensor:
-        """Return how much of its move y makes, by entry.
-
-        Args:
-            r: residual at this update.
-            blocks: the constraints.
-            beta: the penalty.
-            steps: number of steps since the last update.
-            left: number of steps left in the run.
-        """
+        """Return how much of its move y makes, by entry, `left` steps before the end of the run."""
         before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
@@ -251,8 +247,3 @@ class AutomaticUnits(UnitMeasurements):
     def take_over(self, other: "AutomaticUnits") -> None:
         """Become equal to other units."""
         self.__dict__.update(other.__dict__)
-
-
-def _median(lengths: Sequence[float]) -> float:
-    """Return the median of the lengths that are positive and finite; 0 if none is."""
-    return statistics.median([x for x in lengths if 0 < x < math.inf] or [0.0])

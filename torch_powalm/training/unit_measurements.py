@@ -10,6 +10,7 @@ All are measured in the first steps, G_b and J_b also in the step after each upd
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,11 @@ class UnitMeasurements:
     def measuring(self) -> bool:
         """Whether scales and penalty are not known yet."""
         return len(self.pull) < self.steps
+
+    @property
+    def mean_pull(self) -> float:
+        """Return the mean length of the first gradients of the loss."""
+        return statistics.fmean([length for length in self.pull if length < math.inf] or [0.0])
 
     def follow_rate(self, rate: Any) -> None:
         """Look at the present learning rate, a number or a tensor that is not read yet."""
@@ -221,3 +227,8 @@ def _signs(value: Tensor, index: int) -> Tensor:
     generator = torch.Generator().manual_seed(index)
     bits = torch.randint(0, 2, (len(value),), generator=generator)
     return (2 * bits - 1).to(value, non_blocking=True)
+
+
+def median(lengths: Sequence[float]) -> float:
+    """Return the median of the lengths that are positive and finite; 0 if none is."""
+    return statistics.median([x for x in lengths if 0 < x < math.inf] or [0.0])
