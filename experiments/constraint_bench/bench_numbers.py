@@ -25,7 +25,7 @@ class Run:
         test_feasible: the same on the test data.
         regret: (merit − best) / max(best, resolution of the task) against the best feasible run of
             any method, setting and units with the same task, base and seed; infinite if this run
-            is not feasible.
+            is not feasible, and nan if no other method has run with them.
     """
 
     row: Row
@@ -42,7 +42,9 @@ def with_regret(rows: Sequence[Row]) -> list[Run]:
     order = list(METHODS)
     rows = sorted(rows, key=lambda row: order.index(row["method"]))
     best: dict[tuple[str, str, str], float] = defaultdict(lambda: math.inf)
+    methods: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for row in rows:
+        methods[_instance(row)].add(row["method"])
         if is_feasible(row):
             best[_instance(row)] = min(best[_instance(row)], float(row["merit"]))
     return [
@@ -50,7 +52,7 @@ def with_regret(rows: Sequence[Row]) -> list[Run]:
             row,
             is_feasible(row),
             float(row["test_excess"]) <= 1,
-            _regret(row, best[_instance(row)]) if is_feasible(row) else math.inf,
+            _regret(row, best[_instance(row)]) if len(methods[_instance(row)]) > 1 else math.nan,
         )
         for row in rows
     ]
@@ -93,14 +95,16 @@ def share(runs: Sequence[Run], *, test: bool = False) -> float:
 
 
 def quantile(runs: Sequence[Run], q: float) -> float:
-    """A quantile of the regret of all runs; those that are not feasible count as infinite."""
-    regrets = sorted(run.regret for run in runs)
+    """A quantile of all regrets that are known; runs that are not feasible have an infinite one."""
+    regrets = sorted(run.regret for run in runs if not math.isnan(run.regret))
+    if not regrets:
+        return math.nan
     return regrets[min(len(regrets) - 1, math.ceil(q * len(regrets)) - 1)]
 
 
 def feasible_median(runs: Sequence[Run]) -> float:
     """The median regret of the feasible runs; nan if there is none."""
-    regrets = [run.regret for run in runs if run.feasible]
+    regrets = [run.regret for run in runs if run.feasible and not math.isnan(run.regret)]
     return statistics.median(regrets) if regrets else math.nan
 
 
@@ -111,7 +115,8 @@ def median(runs: Sequence[Run], column: str) -> float:
 
 
 def _quality(runs: Sequence[Run]) -> tuple[float, float, float]:
-    return share(runs), -quantile(runs, 0.5), -median(runs, "merit")
+    regret = quantile(runs, 0.5)
+    return share(runs), 0.0 if math.isnan(regret) else -regret, -median(runs, "merit")
 
 
 def _instance(row: Row) -> tuple[str, str, str]:
@@ -119,4 +124,6 @@ def _instance(row: Row) -> tuple[str, str, str]:
 
 
 def _regret(row: Row, best: float) -> float:
+    if not is_feasible(row):
+        return math.inf
     return (float(row["merit"]) - best) / max(best, TASKS[row["task"]].resolution)

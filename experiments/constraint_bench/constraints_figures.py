@@ -1,5 +1,6 @@
 """Figures of ConstraintBench: feasible runs by units, and regret by method. They only read runs."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,8 +53,9 @@ def regrets(runs: Sequence[Run], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(7.5, 0.35 * len(found) + 1.2), layout="constrained")
     for i, (method, part) in enumerate(list(found.items())[::-1]):
         color = "black" if method == "powalm" else f"C{i % 10}"
-        values = [min(100 * run.regret, LARGEST) if run.feasible else INFEASIBLE for run in part]
-        heights = [i + 0.5 * (k / max(len(part) - 1, 1) - 0.5) for k in range(len(part))]
+        known = [run for run in part if not math.isnan(run.regret)]
+        values = [min(100 * run.regret, LARGEST) if run.feasible else INFEASIBLE for run in known]
+        heights = [i + 0.5 * (k / max(len(known) - 1, 1) - 0.5) for k in range(len(known))]
         axis.plot(values, heights, ".", color=color, markersize=4)
     axis.set_yticks(range(len(found)), list(found)[::-1], fontsize=8)
     axis.set_xscale("symlog", linthresh=1)
