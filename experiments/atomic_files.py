@@ -101,8 +101,7 @@ def write_beside(
     path: Path, rows: list[dict[str, str]], own: Callable[[dict[str, str]], bool]
 ) -> None:
     """Write rows into a table in place of those that are their own; the others stay."""
-    with path.open(newline="") as file:
-        others = [row for row in csv.DictReader(file) if not own(row)]
+    others = [row for row in read_csv(path) if not own(row)] if path.exists() else []
     write_csv(path, others + rows)
 
 

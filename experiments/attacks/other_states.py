@@ -64,8 +64,10 @@ def attack_best(rng: random.Random) -> str:
     state = copy.deepcopy(best.state_dict())
     best.update(0.0)
     before = copy.deepcopy(best.state_dict())
-    change = restructured if rng.random() < 0.3 else mutated
-    what, bad = change(state, rng) if change is mutated else restructured(state, before, rng)
+    if rng.random() < 0.3:
+        what, bad = restructured(state, before, rng)
+    else:
+        what, bad = mutated(state, rng)
     try:
         best.load_state_dict(bad)
     except ValueError as error:

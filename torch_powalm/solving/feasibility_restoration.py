@@ -17,6 +17,7 @@ from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.subproblem import Subproblem
 from torch_powalm.solving.termination import DescentMonitor
 from torch_powalm.solving.violation_slope import (
+    NOISE,
     Domain,
     half_square_dual,
     is_stuck,
@@ -25,7 +26,6 @@ from torch_powalm.solving.violation_slope import (
     violation_and_grad,
 )
 
-_NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
 _ACCURACIES = (1e-8, 1e-11, 1e-14)  # of a search, relative to the first gradient
 _SETTLED = 1e-6  # decrease of ½‖v‖² by linearized constraints at which a search ends
 _NEWTON = 200  # unknowns up to which Newton directions are used
@@ -130,7 +130,7 @@ def restore(
 
     The search starts at a neighbor of x, so that it does not stop at a saddle point.
     """
-    start = neighbor(problem.g, x, _NOISE * x_norm)
+    start = neighbor(problem.g, x, NOISE * x_norm)
     half_square, domain = _HalfSquare(problem, start), Domain(problem.g)
     _, grad = half_square.value_and_grad(start)
     grad_norm = float(torch.linalg.vector_norm(grad))
@@ -189,7 +189,6 @@ class _HalfSquare(DescentMonitor):
 def _modeled(problem: Problem, x: Tensor, half_square: _HalfSquare) -> Subproblem:
     """½‖(A, max(B, 0))‖² as the subproblem of no objective with y = 0 and β = 1."""
     alone = problem.without_objective()
-    dual = half_square_dual()
     at = alone.oracle.at(x)
-    dual.start(at.r, problem.inequality(at))
+    dual = half_square_dual(problem, at)
     return Subproblem(alone, dual, at, half_square, LagrangianCurvature(alone, x))

@@ -14,11 +14,12 @@ from torch_powalm.prox import Bounded, Proximable
 from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.lagrangian_curvature import bounds_of, is_small
+from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
 from torch_powalm.solving.problem import Problem
 
 _DOMINANCE = 1e8  # factor by which a gradient outweighs everything in g except its domain
-_NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
+NOISE = 1e-3  # distance of a neighbor, relative to a typical ‖x‖
 _STATIONARY = 1e-3  # relative to the slope at a neighbor: a smaller slope counts as zero
 _REDUCIBLE = 1e-2  # decrease of ½‖v‖² by linearized constraints that shows a slope
 
@@ -33,7 +34,7 @@ def is_stuck(problem: Problem, x: Tensor, x_norm: float) -> bool:
     a slope that looks small may be that of a narrow valley.
     """
     slopes = []
-    for point in x, neighbor(problem.g, x, _NOISE * x_norm):
+    for point in x, neighbor(problem.g, x, NOISE * x_norm):
         v_norm, grad = violation_and_grad(problem, point)
         if v_norm == 0:
             return False
@@ -54,8 +55,7 @@ def linear_decrease(problem: Problem, x: Tensor, x_norm: float) -> float:
     flat, J = x.reshape(-1), at.jacobian()
     if not (bool(J.isfinite().all()) and bool(at.r.isfinite().all())):
         return math.inf
-    dual = half_square_dual()
-    dual.start(at.r, problem.inequality(at))
+    dual = half_square_dual(problem, at)
     zero = torch.zeros_like(flat)
     model = PenaltyModel(Expansion(flat, zero, at.r, J), zero.new_zeros(len(zero), len(zero)), dual)
     radius = max(x_norm, norm(flat))
@@ -65,9 +65,9 @@ def linear_decrease(problem: Problem, x: Tensor, x_norm: float) -> float:
     return (before - value) / before if before > 0 else 0.0
 
 
-def half_square_dual() -> DualState:
-    """Y = 0, β = 1 and ν = 1, with which the penalty is ½‖(A, max(B, 0))‖²."""
-    return DualState(
+def half_square_dual(problem: Problem, at: Point) -> DualState:
+    """The state with y = 0, β = 1 and ν = 1: its penalty is ½‖(A, max(B, 0))‖²."""
+    dual = DualState(
         nu=1.0,
         beta_1=1.0,
         omega=1.0,
@@ -77,6 +77,8 @@ def half_square_dual() -> DualState:
         y_max=math.inf,
         sufficient_decrease=None,
     )
+    dual.start(at.r, problem.inequality(at))
+    return dual
 
 
 def neighbor(g: Proximable, x: Tensor, distance: float, seed: int = 0) -> Tensor:

@@ -45,6 +45,14 @@ class AugmentedLoss(torch.autograd.Function):
         return loss_grad, grad.to(w.dtype) * w, None, None, None
 
 
+def newly_met(calls: Sequence[Any]) -> bool:
+    """Whether the backward pass that now reaches the parameters is one of these calls."""
+    new = [call for call in calls if call.done and not call.met]
+    for call in new:
+        call.met = True
+    return bool(new)
+
+
 def still_waiting(calls: Sequence[Any]) -> list[Any]:
     """Return the calls that remain when gradients are cleared: those without a backward pass.
 

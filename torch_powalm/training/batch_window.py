@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_powalm.training.augmented_loss import still_waiting
+from torch_powalm.training.augmented_loss import newly_met, still_waiting
 from torch_powalm.training.block import BatchValue, Block, Tally, check_samples, tally
 from torch_powalm.training.proxy_value import ProxyValue
 
@@ -151,10 +151,7 @@ class BatchWindow:
 
     def meets_backward(self) -> bool:
         """Whether the backward pass that now reaches the parameters is one of a call."""
-        new = [call for call in self._calls if call.done and not call.met]
-        for call in new:
-            call.met = True
-        return bool(new)
+        return newly_met(self._calls)
 
     @property
     def finite(self) -> bool:

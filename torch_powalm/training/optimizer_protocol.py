@@ -34,6 +34,8 @@ from torch.optim.optimizer import (
     _use_grad_for_differentiable,
 )
 
+from torch_powalm.training.distributed.sharded_tensors import is_sharded
+
 _HOOKS = (
     "_optimizer_step_pre_hooks",
     "_optimizer_step_post_hooks",
@@ -71,7 +73,7 @@ class OptimizerProtocol(Optimizer):
             raise ValueError("base must minimize (or it maximizes the penalty), got maximize=True")
         params = [p for group in base.param_groups for p in group["params"]]
         version = tuple(map(int, torch.__version__.split(".")[:2]))
-        if version < _SHARDED and any(hasattr(p, "full_tensor") for p in params):
+        if version < _SHARDED and any(map(is_sharded, params)):
             needed, got = ".".join(map(str, _SHARDED)), torch.__version__
             rule = f"parameters sharded by fully_shard (FSDP2) need torch {needed} or newer"
             raise RuntimeError(f"{rule}, got torch {got}")

@@ -69,6 +69,13 @@ class Training:
         self.optimizer.step()
 
 
+def assert_close(one: Training, other: Training, **tolerances: float) -> None:
+    """Compare the multipliers and the parameters of two trainings."""
+    torch.testing.assert_close(one.optimizer.dual.y, other.optimizer.dual.y, **tolerances)
+    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, **tolerances)
+
+
 EVERY = ("rows", "many", "mean", "counts", "rate", "sign")
 KINDS = [("rows",), ("many",), ("mean",), ("counts",), ("rate",), ("sign",), EVERY]
 
@@ -130,9 +137,7 @@ def test_both_modes_train_alike(base: Any, rate: Any) -> None:
             training.step()
         trained.append(training)
     one, other = trained
-    torch.testing.assert_close(one.optimizer.dual.y, other.optimizer.dual.y, rtol=1e-3, atol=1e-5)
-    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
+    assert_close(one, other, rtol=1e-3, atol=1e-5)
     assert one.optimizer.dual.k == other.optimizer.dual.k > 3
 
 
@@ -156,6 +161,4 @@ def test_both_modes_agree_to_rounding(nu: float, coupling: str) -> None:
             training.step()
         trained.append(training)
     one, other = trained
-    torch.testing.assert_close(one.optimizer.dual.y, other.optimizer.dual.y, rtol=1e-7, atol=1e-9)
-    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-9)
+    assert_close(one, other, rtol=1e-7, atol=1e-9)

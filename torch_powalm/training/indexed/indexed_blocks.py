@@ -12,7 +12,7 @@ from torch_powalm.checks.state_checks import check_keys
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, step_size
 from torch_powalm.result import DualRecord
-from torch_powalm.training.augmented_loss import augmented_loss, still_waiting
+from torch_powalm.training.augmented_loss import augmented_loss, newly_met, still_waiting
 from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import carries_gradient
 from torch_powalm.training.block_vector import BlockVector
@@ -135,10 +135,7 @@ class IndexedBlocks:
 
     def meets_backward(self) -> bool:
         """Whether the backward pass that now reaches the parameters is one of a call."""
-        new = [call for call in self.calls if call.done and not call.met]
-        for call in new:
-            call.met = True
-        return bool(new)
+        return newly_met(self.calls)
 
     def forget_done(self) -> None:
         """Forget the batches whose gradients were cleared."""

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block import Tally
 from torch_powalm.training.distributed.sharded_tensors import local
+from torch_powalm.training.on_device.tensor_formulas import not_finite
 from torch_powalm.training.optimizer_protocol import skips_on_device
 
 
@@ -53,8 +54,7 @@ class StepGuard:
             r: consecutive entries of the vector of all blocks.
             start: index of the first of them.
         """
-        r = r.detach()
-        bad = (r - r).ne(0)  # inf − inf is nan, and nan differs from 0
+        bad = not_finite(r.detach())
         self.bad[start : start + len(r)].logical_or_(bad)
         return bad.any()
 
@@ -65,7 +65,7 @@ class StepGuard:
     @torch.no_grad()
     def judge(self, gradient_norm: Tensor) -> None:
         """Decide whether this step counts, given the norm of its gradient."""
-        bad = (gradient_norm - gradient_norm).ne(0)
+        bad = not_finite(gradient_norm)
         self.left_out = bad if self.wrong is self._none else bad | self.wrong
         self.ok = ~self.left_out
         self.counts.add_(torch.stack([bad, self.left_out]))

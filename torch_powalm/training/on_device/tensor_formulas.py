@@ -121,7 +121,12 @@ def shortening(
     return (far / distance).clamp(max=1.0)
 
 
+def not_finite(x: Tensor) -> Tensor:
+    """Return where a tensor is nan or infinite, in two operations."""
+    return (x - x).ne(0)  # inf − inf is nan, and nan differs from 0
+
+
 def running_norm(past: Tensor, now: Tensor, memory: float) -> Tensor:
     """Return the running norm after a step; `past` is inf at first, and stays if now is nan."""
     start = torch.where(past == torch.inf, now, past)
-    return torch.where((now - now) == 0, start.lerp(now, 1 - memory), past)
+    return torch.where(not_finite(now), past, start.lerp(now, 1 - memory))
