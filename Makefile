@@ -99,7 +99,7 @@ TRAIN = $(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launch
 	output=$(TRAININGS) $(IMAGES)
 train: $(VENV)/benchmarks
 	for experiment in neyman_pearson orthonormal; do \
-		$(TRAIN) experiment=$$experiment method=unconstrained,penalty,cooper || exit 1; \
+		$(TRAIN) experiment=$$experiment method=unconstrained,penalty,cooper,nothing_set || exit 1; \
 		$(TRAIN) experiment=$$experiment method=powalm method.nu=0.5,0.7,0.8,1.0 || exit 1; done
 	$(BIN)/python -m experiments.benchmarks.training_cost
 	$(BIN)/python -m experiments.gather $(TRAININGS) --keep experiments/results

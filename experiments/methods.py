@@ -105,14 +105,20 @@ class PowerALM(Tuned):
         constraints = ConstraintRegistry()
         task.register(constraints, network)
         optimizer = PowerALMOptimizer(adam, constraints, nu=self.nu, beta_1=self.beta_1)
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            outputs = network(images)
-            values, strict = task.batch_values(outputs, labels)
-            plain = task.loss(outputs, labels)
-            return optimizer.augment(plain, strict=strict, **values) if values else plain
-
+        loss = _augmented(optimizer, task, network)
         return Started(optimizer, loss, [PowerALMCallback(**self.updates)])
+
+
+@dataclass(frozen=True)
+class NothingSet(Tuned):
+    """PowerALMOptimizer and PowerALMCallback as they are, with no setting."""
+
+    def start(self, task: Task, network: TwoLayer, adam: Optimizer) -> Started:
+        """Register the constraint, wrap the optimizer."""
+        constraints = ConstraintRegistry()
+        task.register(constraints, network)
+        optimizer = PowerALMOptimizer(adam, constraints)
+        return Started(optimizer, _augmented(optimizer, task, network), [PowerALMCallback()])
 
 
 @dataclass(frozen=True)
@@ -193,3 +199,17 @@ class Cooper(Tuned):
             return made
 
         return Started(adam, loss, steps_itself=True)
+
+
+def _augmented(
+    optimizer: PowerALMOptimizer, task: Task, network: TwoLayer
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a batch with the gradient of the constraint."""
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        outputs = network(images)
+        values, strict = task.batch_values(outputs, labels)
+        plain = task.loss(outputs, labels)
+        return optimizer.augment(plain, strict=strict, **values) if values else plain
+
+    return loss

@@ -1,9 +1,10 @@
 """Train a network under a constraint, by our method or by an alternative.
 
     python -m experiments.train experiment=neyman_pearson|orthonormal
-        [method=powalm|unconstrained|penalty|cooper] [method.nu=0.8] [seed=0] [data.root=FOLDER]
+        [method=powalm|nothing_set|unconstrained|penalty|cooper] [method.nu=0.8] [seed=0]
+        [data.root=FOLDER]
     python -m experiments.train -m experiment=neyman_pearson method.nu=0.5,0.7,0.8,1.0
-    python -m experiments.train -m experiment=neyman_pearson method=unconstrained,penalty,cooper
+    python -m experiments.train -m experiment=neyman_pearson method=nothing_set,penalty,cooper
 
 With -m an experiment trains with three seeds. Each run has a folder,
 OUTPUT/orthonormal/powalm/nu=0.8/seed=1; a finished run is skipped, so a stopped sweep continues

@@ -30,8 +30,13 @@ EXPERIMENTS = {
     "neyman_pearson": "Neyman–Pearson classification: at most 5 % of the shirts missed",
     "orthonormal": "Orthonormal rows in the last layer",
 }
-BASELINES = {"unconstrained": "0.6", "penalty": "#cc79a7", "cooper": "#009e73"}  # their colors
-ALL = 7 * 3  # runs of an experiment: methods times seeds
+BASELINES = {  # methods without a power ν, and their colors
+    "unconstrained": "0.6",
+    "penalty": "#cc79a7",
+    "cooper": "#009e73",
+    "nothing set": "#000000",
+}
+ALL = 8 * 3  # runs of an experiment: methods times seeds
 FLOOR = 1e-4  # smallest violation on a logarithmic axis
 NOTES = Path(__file__).parent / "notes"
 HEAD = """# Constrained training: our method and the alternatives
@@ -162,7 +167,8 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 def _commands(experiment: str) -> str:
     command = f"python -m experiments.train -m experiment={experiment}"
-    return f"`{command} method.nu=0.5,0.7,0.8,1.0; {command} method=unconstrained,penalty,cooper`"
+    others = "unconstrained,penalty,cooper,nothing_set"
+    return f"`{command} method.nu=0.5,0.7,0.8,1.0; {command} method={others}`"
 
 
 def _setting(runs: Sequence[Run]) -> str:
@@ -210,7 +216,7 @@ def _epochs(reached: Sequence[float], runs: int) -> str:
 
 
 def _title(label: str) -> str:
-    return label.replace("nu=", "ν = ")
+    return "ours, nothing set" if label == "nothing set" else label.replace("nu=", "ν = ")
 
 
 def _color(label: str) -> str:
