@@ -169,7 +169,7 @@ class DualState:
             r: (A(x), B(x)), finite.
             hold: factor of β, > 0, at an update that keeps y and disregards omega.
             growth: factor of β in place of omega, > 0.
-            part: how much of its move y makes, by entry or for all; None for the whole.
+            part: factor of the move of y, by entry or for all; None for 1.
         """
         if hold is not None:
             return self._advance(norm(r), 0.0, hold)
@@ -187,7 +187,7 @@ class DualState:
             scaled_add(self._y[g], r_i, sigma * stiffness(n_i, 1.0, self.nu))
             for g, r_i, n_i in zip(self.groups, pieces, norms, strict=True)
         ]
-        y = self._in_user_units(parts).clamp(-self.y_max, self.y_max)
+        y = self._in_user_units(parts)
         self._move(y if part is None else self.y + part * (y - self.y))
         enough, fallen_from, self.last_norm = self.sufficient_decrease, self.last_norm, r_norm
         if enough is not None and r_norm <= enough * fallen_from:
@@ -218,8 +218,8 @@ class DualState:
         self.__dict__.update(other.__dict__)
 
     def _move(self, y: Tensor) -> None:
-        """Set y, y / scale, and the lower bound of u that follows from it."""
-        self.y = self._y = y
+        """Set y, at most y_max, y / scale, and the lower bound of u that follows from it."""
+        self.y = self._y = y = y.clamp(-self.y_max, self.y_max)
         if self.scale is not None:
             self._y = torch.where(self.scale > 0, y / self.scale, 0.0)
         if self.inequality is not None:

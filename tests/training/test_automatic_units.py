@@ -231,7 +231,9 @@ def test_it_equals_a_loop_written_by_hand():
 
     # By hand: 20 plain steps measure pull, change and move; then w = s (y + βc̃^ν). Every tenth step
     # takes new medians, and moves y by β, as the base has no momentum, unless the violation falls
-    # fast. y is in the user's units; where it pushes away, the penalty may pull harder by as much.
+    # fast; twice as far as before while it would last too long. y is in the user's units; where it
+    # pushes away, the penalty may pull harder by as much.
+    pace, paces = 1.0, []
     q, y, before, due, scale, longest = start.clone(), 0.0, None, False, 0.0, math.inf
     pulls, changes, rates = [], [], [0.05 * (1 - t / 250) for t in range(200)]
 
@@ -261,14 +263,20 @@ def test_it_equals_a_loop_written_by_hand():
         if t % 10 == 9 and t >= 19:
             c = q.square().sum().item() - 1
             unit, scale = units(rate)
-            slow = 1 - 0.3 / max(1.0, scale * abs(c))
-            if before is None or c * before < 0 or abs(c) >= slow * abs(before):
-                y += scale * force(c)
+            distance, past = scale * abs(c), 0.0 if before is None else abs(before)
+            same, fast = c * (before or 0.0) > 0, abs(c) < (1 - 0.3 / max(1.0, distance)) * past
+            in_time = abs(c) < (past - abs(c)) * (199 - t) / 10 / 2
+            late = same and not fast and not in_time and abs(y) / scale / unit < 3
+            pace = 2 * pace if late else 1.0
+            if not (same and fast and (in_time or distance <= 1)):
+                y += pace * scale * force(c)
+            paces.append(pace)
             beta = 10 ** ((t + 1) / 200 - 0.5) * unit
             before, due = c, True
     assert torch.allclose(p.detach(), q, rtol=1e-10)
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
     assert abs(c) < 2e-3
+    assert max(paces) > 1
 
 
 def test_the_pull_of_a_loss_that_vanished_counts_as_a_part_of_its_first_gradients():

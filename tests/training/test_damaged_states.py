@@ -99,6 +99,8 @@ UNITS = [
     (("reached", "rows"), [9], r"\['rows'\]\[0\] must be the index of one of 4 parameters, got 9"),
     (("alone",), ["x"], r"\['alone'\]\[0\] must be the name of a constraint, got 'x'"),
     (("before",), ROWS, r"\['before'\] must have 7 entries, got 4"),
+    (("pace",), torch.zeros(7, dtype=F64), r"\['pace'\] must be at least 1.0, got 0.0"),
+    (("pace",), None, "must have 'before' and 'pace' or neither, got one of them"),
     (("at",), [ROWS], r"\['at'\] must have 4 items, got 1"),
     (("at",), [1, 2, 3, 4], r"\['at'\]\[0\] must be a tensor of torch.float64, got 1"),
 ]

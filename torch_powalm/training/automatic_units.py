@@ -29,7 +29,7 @@ from torch_powalm.dual import DualState
 from torch_powalm.functional import norm, violation
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
-from torch_powalm.training.integral_gain import integral_part
+from torch_powalm.training.integral_gain import IntegralGain
 from torch_powalm.training.unit_measurements import UnitMeasurements, median
 
 ROOM = 0.3  # part of the moves of the base that a block may claim
@@ -59,7 +59,7 @@ class AutomaticUnits(UnitMeasurements):
         self.sigma_1, self.follows_length, self.remeasures = sigma_1, follows_length, remeasures
         self.used: dict[str, float] = {}  # the scales in use
         self.due_batch = self.due_static = False  # whether the next step measures these blocks
-        self.before: Tensor | None = None  # r at the last update
+        self.integral = IntegralGain()
 
     def set_steps(self, steps: int) -> None:
         """Set the number of measuring steps."""
@@ -174,10 +174,8 @@ class AutomaticUnits(UnitMeasurements):
         names = [*blocks.sizes, *(part.name for part in blocks.indexed)]
         self.used = {name: self.scale(name) for name in names}
         again = self.remeasures and not blocks.sharded
-        self.due_batch, self.due_static = (
-            again and bool(blocks.batch or blocks.indexed),
-            again and bool(blocks.static),
-        )
+        self.due_batch = again and bool(blocks.batch or blocks.indexed)
+        self.due_static = again and bool(blocks.static)
 
     def measure_batch(
         self, loss: Tensor, blocks: BlockVector, values: Mapping[str, Tensor], ranks: Ranks
@@ -197,15 +195,17 @@ class AutomaticUnits(UnitMeasurements):
             if not blocks.batch and not blocks.indexed:
                 self.measure_pull(0.0, blocks.params)
 
-    def part(self, r: Tensor, blocks: BlockVector, beta: float, steps: int, left: int) -> Tensor:
+    def part(
+        self, r: Tensor, blocks: BlockVector, dual: DualState, steps: int, left: int
+    ) -> Tensor:
         """Return how much of its move y makes, by entry, `left` steps before the end of the run."""
-        before, self.before = self.before, r.clone()
         if not self.remeasures or not blocks.sizes:
             return torch.ones_like(r)
-        u = blocks.split(self.scales(blocks, r) * violation(r, blocks.inequality))
-        distance = torch.cat([torch.full_like(u_b, norm(u_b)) for u_b in u.values()])
-        updates, kappa = left / max(1, steps), beta / self.unit
-        return integral_part(r, before, distance, kappa, steps, blocks.momentum, updates)
+        s, u = self.scales(blocks, r), violation(r, blocks.inequality)
+        distance = torch.cat([torch.full_like(v, norm(v)) for v in blocks.split(s * u).values()])
+        pull = torch.where(s > 0, dual.y.abs() / s, 0.0) / self.unit
+        run = dual.beta / self.unit, steps, blocks.momentum, left / max(1, steps)
+        return self.integral.part(r, u != 0, distance, pull, *run)
 
     def restored_dual(
         self, dual: DualState, state: Mapping[str, Any], blocks: BlockVector
@@ -227,7 +227,7 @@ class AutomaticUnits(UnitMeasurements):
             "moves": dict(self.moves),
             "rates": [self.rate, self.peak, *self.rates],
             "due": [self.due_batch, self.due_static],
-            "before": self.before,
+            **self.integral.state_dict(),
             "alone": sorted(self.alone),
             **{key: {name: list(x) for name, x in getattr(self, key).items()} for key in _LISTS},
         }
@@ -236,7 +236,8 @@ class AutomaticUnits(UnitMeasurements):
         """Return units with saved measurements."""
         other = copy.copy(self)
         other.steps, other.pull = state["steps"], list(state["pull"])
-        other.used, other.at, other.before = dict(state["used"]), list(state["at"]), state["before"]
+        other.used, other.at = dict(state["used"]), list(state["at"])
+        other.integral = IntegralGain.restored(state["before"], state["pace"])
         other.moves = dict(state["moves"])
         other.rate, other.peak, *other.rates = state["rates"]
         (other.due_batch, other.due_static), other.alone = state["due"], set(state["alone"])

@@ -1,4 +1,4 @@
-"""How much of its move y makes at an update whose units are measured.
+"""IntegralGain: how much of its move y makes at an update whose units are measured.
 
 The penalty and the multipliers are the two gains of a proportional-integral controller, and the
 base answers to them with a delay. An integral that is faster than this delay makes a training
@@ -11,38 +11,70 @@ oscillate around its bounds. So
   only would let noise push y to the other. The pull of the penalty is constant beyond one move of
   the parameters, so that a block that is u moves away falls by about 1/u, and this is fast, if at
   this pace it is there before half of the run that is left is over: learning rates end near 0.
+- y moves twice as far as at the last update where a violation neither falls fast nor would be gone
+  in time, as long as it pulls less than STRONG times as hard as the loss. A rate whose proxy is
+  flat, or a loss that pushes back as hard as it is pushed, does not answer to what the units say.
+  A block that falls as fast as the base moves is not hurried.
 """
 
 import torch
 from torch import Tensor
 
 FAST = 0.3  # r falls fast if an update finds it smaller by this part, where it is one move away
+HURRY = 2.0  # growth of the move of y from one update to the next
+STRONG = 3.0  # pull of y relative to that of the loss, which cannot resist a stronger one
 
 
-def integral_part(
-    r: Tensor,
-    before: Tensor | None,
-    distance: Tensor,
-    kappa: float,
-    steps: int,
-    momentum: float,
-    left: float,
-) -> Tensor:
-    """Return the part of the move of y, by entry.
+class IntegralGain:
+    """The part of its move that y makes, by entry, and what the next one depends on."""
 
-    Args:
-        r: residual at this update.
-        before: residual at the last update, if there was one.
-        distance: moves of the parameters that remove the violation of the block of each entry.
-        kappa: pull of the penalty relative to that of the loss.
-        steps: number of steps since the last update.
-        momentum: of the base, in [0, 1).
-        left: number of updates left in the run.
-    """
-    part = torch.full_like(r, min(1.0, steps * (1 - momentum) / 2 / max(1.0, kappa)))
-    if before is None:
-        return part
-    slow = 1 - FAST / distance.clamp(min=1.0)
-    falling = (r * before > 0) & (r.abs() < slow * before.abs())
-    falling &= (distance <= 1.0) | (r.abs() < (before.abs() - r.abs()) * left / 2)
-    return part.masked_fill(falling, 0.0)
+    def __init__(self) -> None:
+        self.before: Tensor | None = None  # r at the last update
+        self.pace: Tensor | None = None  # part at the last update relative to the usual one
+
+    def part(
+        self,
+        r: Tensor,
+        violated: Tensor,
+        distance: Tensor,
+        pull: Tensor,
+        kappa: float,
+        steps: int,
+        momentum: float,
+        left: float,
+    ) -> Tensor:
+        """Return the part of the move of y at an update, by entry.
+
+        Args:
+            r: residual at this update.
+            violated: which entries are violated.
+            distance: moves of the parameters that remove the violation of the block of each entry.
+            pull: of y relative to that of the loss.
+            kappa: pull of the penalty relative to that of the loss.
+            steps: number of steps since the last update.
+            momentum: of the base, in [0, 1).
+            left: number of updates left in the run.
+        """
+        before, pace = self.before, self.pace
+        self.before, self.pace = r.clone(), torch.ones_like(r)
+        usual = min(1.0, steps * (1 - momentum) / 2 / max(1.0, kappa))
+        if before is None or pace is None:
+            return usual * self.pace
+        size, past, same = r.abs(), before.abs(), r * before > 0
+        fast = size < (1 - FAST / distance.clamp(min=1.0)) * past
+        in_time = size < (past - size) * left / 2
+        late = same & violated & ~fast & ~in_time & (pull < STRONG)
+        self.pace = torch.where(late, HURRY * pace, 1.0)
+        waits = same & fast & (in_time | (distance <= 1.0))
+        return (usual * self.pace).masked_fill(waits, 0.0)
+
+    def state_dict(self) -> dict[str, Tensor | None]:
+        """Return what the next update depends on."""
+        return {"before": self.before, "pace": self.pace}
+
+    @classmethod
+    def restored(cls, before: Tensor | None, pace: Tensor | None) -> "IntegralGain":
+        """Return a saved gain."""
+        gain = cls()
+        gain.before, gain.pace = before, pace
+        return gain

@@ -66,7 +66,7 @@ class MultiplierUpdate(SavedMultipliers):
                 self.units.renew(dual, blocks)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 left = schedule.left(self.epoch.total_steps)
-                part = self.units.part(r, blocks, dual.beta, steps[0], left)
+                part = self.units.part(r, blocks, dual, steps[0], left)
             before = copy.copy(dual)
             moved = dual.update(r, growth=growth, part=part)
             self._check_overflow(before)

@@ -1,5 +1,6 @@
 """Checks of the saved measurements of `AutomaticUnits`, entry by entry."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,8 @@ from torch_powalm.checks.state_checks import (
 
 _length = partial(check_number, low=0)
 _LENGTHS = ("change", "pulls", "sizes")  # lists of measured lengths by block
-_KEYS = (*_LENGTHS, "steps", "pull", "used", "at", "moves", "rates", "due", "before", "alone")
+_GAIN = ("before", "pace")  # of the integral, one number for each entry
+_KEYS = (*_LENGTHS, "steps", "pull", "used", "at", "moves", "rates", "due", *_GAIN, "alone")
 
 
 def checked_units(
@@ -47,10 +49,12 @@ def checked_units(
         found[key] = check_items(state[key], f"{where}[{key!r}]", names, _length)
     found["at"] = _checked_samples(state["at"], f"{where}['at']", samples)
     found["due"] = check_list(state["due"], f"{where}['due']", check_flag, 2)
-    found["before"] = state["before"]
-    if found["before"] is not None:
-        shape = (sum(sizes.values()),)
-        found["before"] = check_tensor(found["before"], f"{where}['before']", shapes=[shape])
+    shape = (sum(sizes.values()),)
+    for key, low in zip(_GAIN, (-math.inf, 1.0), strict=True):
+        value, place = state[key], f"{where}[{key!r}]"
+        found[key] = None if value is None else check_tensor(value, place, shapes=[shape], low=low)
+    if (found["before"] is None) != (found["pace"] is None):
+        raise ValueError(f"{where} must have 'before' and 'pace' or neither, got one of them")
     found["alone"] = check_list(state["alone"], f"{where}['alone']", partial(_name, names=names))
     index = partial(_index, count=len(samples))
     found["reached"] = check_items(
