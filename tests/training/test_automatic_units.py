@@ -230,7 +230,7 @@ def test_it_equals_a_loop_written_by_hand():
         schedule.step()
 
     # By hand: 20 plain steps measure pull, change and move; then w = s (y + βc̃^ν). Every tenth step
-    # takes new medians, and moves y by β, as the base has no momentum, unless the violation falls
+    # takes new averages, and moves y by β, as the base has no momentum, unless the violation falls
     # fast; twice as far as before while it would last too long. y is in the user's units; where it
     # pushes away, the penalty may pull harder by as much.
     pace, paces = 1.0, []
@@ -239,7 +239,7 @@ def test_it_equals_a_loop_written_by_hand():
 
     def units(rate):
         move = 0.3 * moved * max(rate, 0.1 * 0.05) / statistics.fmean(rates[:20])
-        return statistics.median(pulls) * move, 1 / (statistics.median(changes) * move)
+        return statistics.median(pulls) * move, 1 / (statistics.fmean(changes) * move)
 
     def force(c):
         far = (1 + max(0.0, -y * math.copysign(1, c)) / scale / beta) ** (1 / 0.8)
@@ -277,6 +277,36 @@ def test_it_equals_a_loop_written_by_hand():
     assert optimizer.dual.y.item() == pytest.approx(y, rel=1e-10)
     assert abs(c) < 2e-3
     assert max(paces) > 1
+
+
+def test_a_proxy_that_sleeps_counts_as_a_part_of_what_it_was():
+    units = AutomaticUnits(2, 1.0, follows_length=False)
+    units.pull, units.pulls["c"], units.sizes["c"] = [2.0, 2.0], [2.0], [10.0]
+    units.change["c"] = [0.0, 0.0, 4.0, 0.0]  # one batch in four has an example that is awake
+    assert units.sensitivity("c") == pytest.approx(1.0)
+    units.change["c"], units.peaks["c"] = [1e-20, 1e-30], 1.0
+    assert units.sensitivity("c") == pytest.approx(0.1)
+    assert units.scale("c") == pytest.approx(1 / (0.1 * units.move("c")))
+    assert units.scale("c", room=5.0) == pytest.approx(1 / 5)  # it holds by 5
+
+
+def test_a_block_that_holds_has_room_if_it_has_no_multiplier():
+    p = nn.Parameter(torch.tensor([0.0, 0.0, 3.0], dtype=torch.float64))
+    constraints = ConstraintRegistry()
+    constraints.inequality("holds", lambda: p[:2] - torch.tensor([1.0, 2.0]))
+    constraints.inequality("partly", lambda: p - 1.0)
+    constraints.equality("equal", lambda: p[:1] + 1.0)
+    optimizer = PowerALMOptimizer(torch.optim.SGD([p], 1e-6), constraints, total_steps=40)
+    for _ in range(5):  # of which four measure
+        optimizer.zero_grad()
+        (p - 1).square().sum().backward()
+        optimizer.step()
+    assert optimizer.dual.started
+    scale = dict(
+        zip(("holds", "partly", "equal"), optimizer.dual.scale.split([2, 3, 1]), strict=True)
+    )
+    assert scale["holds"].max() <= 1.0 + 1e-5  # 1 is the smaller of its margins
+    assert scale["partly"].min() > 1.0
 
 
 def test_the_pull_of_a_loss_that_vanished_counts_as_a_part_of_its_first_gradients():

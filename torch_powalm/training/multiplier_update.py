@@ -63,7 +63,7 @@ class MultiplierUpdate(SavedMultipliers):
             growth = part = None
             if dual.scale is not None and self.units.steps:
                 self.units.follow_rate(reading.rate)
-                self.units.renew(dual, blocks)
+                self.units.renew(dual, blocks, r)
                 growth = self.units.beta(schedule.progress(self.epoch.total_steps)) / dual.beta
                 left = schedule.left(self.epoch.total_steps)
                 part = self.units.part(r, blocks, dual, steps[0], left)

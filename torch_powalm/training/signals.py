@@ -17,10 +17,11 @@ from torch.optim import Optimizer
 from torch_powalm.dual import DualState
 from torch_powalm.functional import violation
 from torch_powalm.result import ConstraintWarning
-from torch_powalm.training.automatic_units import MOVE, AutomaticUnits
+from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.unit_scales import MOVE
 from torch_powalm.training.update_reading import UpdateReading
 from torch_powalm.training.update_schedule import MEASURING, UpdateSchedule
 from torch_powalm.training.update_window import STREAK, UpdateWindow

@@ -21,7 +21,8 @@ from torch_powalm.checks.state_checks import (
 _length = partial(check_number, low=0)
 _LENGTHS = ("change", "pulls", "sizes")  # lists of measured lengths by block
 _GAIN = ("before", "pace")  # of the integral, one number for each entry
-_KEYS = (*_LENGTHS, "steps", "pull", "used", "at", "moves", "rates", "due", *_GAIN, "alone")
+_BY_NAME = ("used", "moves", "peaks")  # a length for each block
+_KEYS = (*_LENGTHS, *_BY_NAME, *_GAIN, "steps", "pull", "at", "rates", "due", "alone")
 
 
 def checked_units(
@@ -45,7 +46,7 @@ def checked_units(
     found["steps"] = check_count(state["steps"], f"{where}['steps']")
     for key in ("pull", "rates"):
         found[key] = check_list(state[key], f"{where}[{key!r}]", _length)
-    for key in ("used", "moves"):
+    for key in _BY_NAME:
         found[key] = check_items(state[key], f"{where}[{key!r}]", names, _length)
     found["at"] = _checked_samples(state["at"], f"{where}['at']", samples)
     found["due"] = check_list(state["due"], f"{where}['due']", check_flag, 2)
@@ -92,9 +93,10 @@ def _check_together(
             f"{where}['pull'] must have {steps} items once multipliers have started, "
             f"got {len(pull)}"
         )
-    for name in names:
-        if name not in found["used"]:
-            raise ValueError(f"{where}['used'] must have {name!r}, got none")
+    for key in ("used", "peaks"):
+        for name in names:
+            if name not in found[key]:
+                raise ValueError(f"{where}[{key!r}] must have {name!r}, got none")
 
 
 def _checked_samples(value: Any, where: str, samples: Sequence[Tensor]) -> list[Tensor]:
