@@ -77,7 +77,9 @@ def test_every_training_of_the_docs_asserts_that_it_ends_feasible():
     without = set()
     for name, text in {"README.md": README, **pages}.items():
         for i, block in enumerate(blocks(text)):
-            wraps = re.search(r"PowerALMOptimizer\(|build\(|constrain\(m|with_base\(|= fit\(", block)
+            wraps = re.search(
+                r"PowerALMOptimizer\(|build\(|constrain\(m|with_base\(|= fit\(", block
+            )
             trains = re.search(r"\.step\(|\.fit\(|\.train\(|= fit\(", block)
             ends = re.search(r"^ *assert .*(\.feasible|<)", block, re.MULTILINE)
             if wraps and trains and not ends:

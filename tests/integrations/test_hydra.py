@@ -4,7 +4,6 @@ import pytest
 
 pytest.importorskip("hydra")
 import csv
-import json
 import math
 import os
 import subprocess
