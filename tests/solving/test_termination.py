@@ -16,7 +16,7 @@ from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
 
 
-@pytest.mark.parametrize("budget", [{"max_gradients": 12}, {"max_seconds": 1e-9}])
+@pytest.mark.parametrize("budget", [{"max_gradients": 6}, {"max_seconds": 1e-9}])
 def test_budgets_end_a_run(budget: dict[str, Any]) -> None:
     solution = power_alm(KNOWN.problem, KNOWN.x_1, eps_phi=1e-13, eps_A=1e-13, **budget)
     assert solution.status is Status.BUDGET
