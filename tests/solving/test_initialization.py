@@ -103,3 +103,14 @@ def test_a_constraint_that_explodes_beside_the_start_says_nothing_of_the_penalty
     assert 1e-6 < first_penalty(problem, x, 1.0, stiff=True) < 1e5
     solution = power_alm(problem, x)
     assert solution.status is Status.CONVERGED
+
+
+def test_rows_that_cancel_in_a_sum_do_not_make_the_first_penalty_large() -> None:
+    angle = torch.arange(200, dtype=torch.float64) * (2 * math.pi / 200)
+    J = torch.stack((angle.cos(), angle.sin()), 1)
+    problem = Problem(lambda x: x[1], inequality=lambda x: J @ x - 1)
+    x = vector(0.3, 0.2)
+    assert 1 < first_penalty(problem, x, 1.0, stiff=True) < 1e4
+    solution = power_alm(problem, x)
+    assert solution.status is Status.CONVERGED
+    assert solution.objective == pytest.approx(-1.0, abs=1e-3)

@@ -161,7 +161,7 @@ def first_penalty(
             at = problem.oracle.at(point)
         v = problem.violation(at)
         v_norm_here = norm(v)
-        u = v / v_norm_here if v_norm_here > 0 else torch.full_like(v, len(v) ** -0.5)
+        u = v / v_norm_here if v_norm_here > 0 else _signs(v)
         grad_f = at.gradient(torch.zeros_like(v))
         slope_here = float(torch.linalg.vector_norm(at.pull(u)))
         if 0 < _WILD * slope < slope_here and _WILD * v_norm < v_norm_here:
@@ -177,6 +177,12 @@ def first_penalty(
     rho = max(v_norm, 0.1 * slope * x_norm, gap if v_norm == 0 else 0.0)
     beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope * rho > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
+
+
+def _signs(v: Tensor) -> Tensor:
+    """A unit vector of equal entries with random signs, so that rows of J do not cancel."""
+    signs = torch.randint(0, 2, (len(v),), generator=torch.Generator().manual_seed(0))
+    return (2 * signs - 1).to(v) * len(v) ** -0.5
 
 
 def _load_multiplier(dual: DualState, y_1: Tensor, problem: Problem) -> None:
