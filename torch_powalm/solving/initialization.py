@@ -182,7 +182,8 @@ def first_penalty(
 def _signs(v: Tensor) -> Tensor:
     """A unit vector of equal entries with random signs, so that rows of J do not cancel."""
     signs = torch.randint(0, 2, (len(v),), generator=torch.Generator().manual_seed(0))
-    return (2 * signs - 1).to(v) * len(v) ** -0.5
+    u: Tensor = (2 * signs - 1).to(v) * len(v) ** -0.5
+    return u
 
 
 def _load_multiplier(dual: DualState, y_1: Tensor, problem: Problem) -> None:
