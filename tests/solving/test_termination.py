@@ -22,7 +22,7 @@ def test_budgets_end_a_run(budget: dict[str, Any]) -> None:
     assert solution.status is Status.BUDGET
     assert len(solution.records) <= 4
     if "max_gradients" in budget:
-        assert solution.gradient_calls <= 12 + 5
+        assert solution.gradient_calls <= 6 + 5
 
 
 def test_outer_and_inner_iterations_are_bounded() -> None:
