@@ -231,7 +231,7 @@ def test_it_equals_a_loop_written_by_hand():
 
     # By hand: 20 plain steps measure pull, change and move; then w = s (y + βc̃^ν). Every tenth step
     # takes new averages, and moves y by β, as the base has no momentum, unless the violation falls
-    # fast; twice as far as before while it would last too long. y is in the user's units; where it
+    # fast; half as far again while it would last too long. y is in the user's units; where it
     # pushes away, the penalty may pull harder by as much.
     pace, paces = 1.0, []
     q, y, before, due, scale, longest = start.clone(), 0.0, None, False, 0.0, math.inf
@@ -267,7 +267,7 @@ def test_it_equals_a_loop_written_by_hand():
             same, fast = c * (before or 0.0) > 0, abs(c) < (1 - 0.3 / max(1.0, distance)) * past
             in_time = abs(c) < (past - abs(c)) * (199 - t) / 10 / 2
             late = same and not fast and not in_time and abs(y) / scale / unit < 3
-            pace = 2 * pace if late else 1.0
+            pace = 1.5 * pace if late else 1.0
             if not (same and fast and (in_time or distance <= 1)):
                 y += pace * scale * force(c)
             paces.append(pace)

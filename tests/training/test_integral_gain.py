@@ -34,17 +34,23 @@ def test_y_moves_no_faster_than_the_base_answers():
 
 
 def test_y_hurries_while_a_violation_would_last_beyond_the_run():
-    assert parts([1.0, 1.0, 0.99, 0.98, 0.9, 0.89], left=10.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    assert parts([1.0, 1.0, 0.99, 0.98, 0.9, 0.89], left=10.0) == [1.5**k for k in range(6)]
+
+
+def test_y_hurries_no_faster_than_the_base_answers():
+    part = 0.5  # ten steps are half of the memory of the base
+    found = parts([1.0, 1.0, 1.0], left=10.0, steps=10)
+    assert found == [part, part * 1.5**0.5, part * 1.5]
 
 
 def test_y_stops_to_hurry_where_a_violation_will_be_gone_in_time():
     # With 40 updates left, a twentieth of the violation at each of them is enough.
-    assert parts([1.0, 1.0, 0.9, 0.9]) == [1.0, 2.0, 1.0, 2.0]
+    assert parts([1.0, 1.0, 0.9, 0.9]) == [1.0, 1.5, 1.0, 1.5]
 
 
 def test_y_does_not_hurry_a_block_that_falls_as_fast_as_the_base_moves():
     assert parts([10.0, 9.8, 9.6], 20.0, 10.0) == [1.0, 1.0, 1.0]
-    assert parts([10.0, 9.9, 9.8], 20.0, 10.0) == [1.0, 2.0, 4.0]
+    assert parts([10.0, 9.9, 9.8], 20.0, 10.0) == [1.0, 1.5, 2.25]
 
 
 @pytest.mark.parametrize("residuals", [[-1.0, -1.0, -1.0], [1.0, -1.0, 1.0]])
@@ -53,11 +59,11 @@ def test_y_does_not_hurry_where_a_bound_holds_or_noise_changes_the_sign(residual
 
 
 def test_y_hurries_toward_an_equality_from_both_sides():
-    assert parts([-1.0, -1.0, -1.0], violated=True) == [1.0, 2.0, 4.0]
+    assert parts([-1.0, -1.0, -1.0], violated=True) == [1.0, 1.5, 2.25]
 
 
 def test_y_does_not_hurry_once_it_is_far_stronger_than_the_loss():
-    assert parts([1.0, 1.0, 1.0], pull=0.9 * STRONG) == [1.0, 2.0, 4.0]
+    assert parts([1.0, 1.0, 1.0], pull=0.9 * STRONG) == [1.0, 1.5, 2.25]
     assert parts([1.0, 1.0, 1.0], pull=STRONG) == [1.0, 1.0, 1.0]
 
 
@@ -67,5 +73,5 @@ def test_a_restored_gain_continues():
     for _ in range(3):
         gain.part(vector(1.0), *at)
     other = IntegralGain.restored(**gain.state_dict())
-    assert other.part(vector(1.0), *at).item() == pytest.approx(8.0)
-    assert gain.part(vector(1.0), *at).item() == pytest.approx(8.0)
+    assert other.part(vector(1.0), *at).item() == pytest.approx(1.5**3)
+    assert gain.part(vector(1.0), *at).item() == pytest.approx(1.5**3)

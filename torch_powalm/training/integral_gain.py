@@ -11,17 +11,17 @@ oscillate around its bounds. So
   only would let noise push y to the other. The pull of the penalty is constant beyond one move of
   the parameters, so that a block that is u moves away falls by about 1/u, and this is fast, if at
   this pace it is there before half of the run that is left is over: learning rates end near 0.
-- y moves twice as far as at the last update where a violation neither falls fast nor would be gone
-  in time, as long as it pulls less than STRONG times as hard as the loss. A rate whose proxy is
-  flat, or a loss that pushes back as hard as it is pushed, does not answer to what the units say.
-  A block that falls as fast as the base moves is not hurried.
+- y moves half as far again as before, once in twice the memory of the base, where a violation
+  neither falls fast nor would be gone in time, as long as it pulls less than STRONG times as hard
+  as the loss. A rate whose proxy is flat, or a loss that pushes back as hard as it is pushed, does
+  not answer to what the units say. A block that falls as fast as the base moves is not hurried.
 """
 
 import torch
 from torch import Tensor
 
 FAST = 0.3  # r falls fast if an update finds it smaller by this part, where it is one move away
-HURRY = 2.0  # growth of the move of y from one update to the next
+HURRY = 1.5  # growth of the move of y in twice the memory of the base
 STRONG = 3.0  # pull of y relative to that of the loss, which cannot resist a stronger one
 
 
@@ -57,14 +57,15 @@ class IntegralGain:
         """
         before, pace = self.before, self.pace
         self.before, self.pace = r.clone(), torch.ones_like(r)
-        usual = min(1.0, steps * (1 - momentum) / 2 / max(1.0, kappa))
+        answered = steps * (1 - momentum) / 2  # part of the answer of the base that has come
+        usual = min(1.0, answered / max(1.0, kappa))
         if before is None or pace is None:
             return usual * self.pace
         size, past, same = r.abs(), before.abs(), r * before > 0
         fast = size < (1 - FAST / distance.clamp(min=1.0)) * past
         in_time = size < (past - size) * left / 2
         late = same & violated & ~fast & ~in_time & (pull < STRONG)
-        self.pace = torch.where(late, HURRY * pace, 1.0)
+        self.pace = torch.where(late, HURRY ** min(1.0, answered) * pace, 1.0)
         waits = same & fast & (in_time | (distance <= 1.0))
         return (usual * self.pace).masked_fill(waits, 0.0)
 
