@@ -52,7 +52,7 @@ class ModelNewton:
         3.  Δ grows after a good step and shrinks after a poor or a refused one
 
     Every step takes one gradient, and the model learns from refused ones, too. If no step is found,
-    PANOC continues from the same point.
+    PANOC continues from the same point, unless ψ is too flat there to be compared.
 
     Reference: Conn, Gould, Toint 2000.
     """
@@ -62,6 +62,8 @@ class ModelNewton:
         if isinstance(psi, Modeled):
             at: _Evaluated | None = _Evaluated(x, *psi.value_and_grad(x), psi.first_radius(x))
             while at is not None:
+                if at.radius == 0:
+                    return
                 x = at.x
                 yield Iterate(x, g.distance(x, at.grad), at.psi)
                 at = _next(psi, g, at)
@@ -78,11 +80,17 @@ class _Evaluated(NamedTuple):
 
 
 def _next(psi: Modeled, g: Proximable, at: _Evaluated) -> _Evaluated | None:
-    """Shrink the radius until a step is accepted; None if the steps become too short."""
+    """Shrink the radius until a step is accepted; None if the steps become too short.
+
+    The radius is 0 at the end of what ψ can show: there is no step that would decrease it by more
+    than rounding.
+    """
     radius = at.radius
     while True:
         step = psi.model_step(at.x, radius)
         found, there = _try(psi, g, at, step, radius)
+        if found is None and step is not None and step[1] <= rounding(at.x, at.psi):
+            return at._replace(radius=0.0)
         if there is None:
             return None
         if found is None:
