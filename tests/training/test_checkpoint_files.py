@@ -144,6 +144,34 @@ def test_metadata_must_fit_the_files(sharded, change, message):
         check_checkpoint(sharded)
 
 
+@pytest.mark.parametrize("which", ["model.w", "step"])
+def test_every_entry_must_have_its_pieces(sharded, which):
+    metadata = pickle.loads((sharded / ".metadata").read_bytes())
+    for key in [key for key in metadata.storage_data if key.fqn == which]:
+        del metadata.storage_data[key]
+    (sharded / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError, match=f"a piece of {which} is missing"):
+        check_checkpoint(sharded)
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_a_pipe_in_a_folder_does_not_wait(sharded, name):
+    (sharded / name).unlink()
+    os.mkfifo(sharded / name)
+    with pytest.raises(CheckpointError, match=rf"{name} \(not a file\)"):
+        check_checkpoint(sharded)
+
+
+def test_the_other_file_of_lightning_is_checked_too(sharded):
+    torch.save({"epoch": 3}, sharded / "meta.pt")
+    check_checkpoint(sharded)
+    content = bytearray((sharded / "meta.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (sharded / "meta.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"meta\.pt"):
+        check_checkpoint(sharded)
+
+
 def test_bytes_after_the_metadata_are_damage(sharded):
     with (sharded / ".metadata").open("ab") as file:
         file.write(b"x")
