@@ -31,7 +31,7 @@ _WORDS = 8  # numbers of a digest
 _MODULUS = 64  # of counters in a header: their squares stay exact in float32 over 4,000 ranks
 _DOING = (
     *("backward", "augment()", "update_multipliers()", "augment() with other values", "forward"),
-    "augment() with an index",
+    *("augment() with an index", "check_ranks(), with_base() or a first step", "step()"),
 )
 _HEADER = 6  # numbers: what is done, how often, after how many steps, and their squares
 _WATCHED = 5  # first backward passes in which the ranks meet
@@ -159,15 +159,28 @@ class Agreement:
         self._join(5, device)
         return self._group
 
-    def before_update(self, device: torch.device) -> None:
-        """Check that all ranks update their multipliers now."""
+    def before_update(self, device: torch.device, described: Description) -> Any:
+        """Check that all ranks make this update of their multipliers now; return their group."""
         self._join(2, device)
+        self._compare(described, device)
+        return self._group
+
+    def begin_comparison(self, device: torch.device) -> Any:
+        """Check that all ranks compare something now, if they have met; return their group."""
+        if self._group is not None:
+            self._join(6, device)
+        return self._group
 
     def in_forward(self, device: torch.device) -> None:
-        """Check in the first forward pass of a step that all ranks begin one."""
-        if self._group is not None and not self._met:
+        """Check before a forward pass of shards, which is a collective, that all ranks begin it."""
+        if self._group is not None:
             self._met = True
             self._join(4, device)
+
+    def in_step(self, device: torch.device) -> None:
+        """Check before a step gathers shards that all ranks begin it."""
+        if self._group is not None and not torch.compiler.is_compiling():
+            self._join(7, device)
 
     def in_backward(self, device: torch.device, augmented: bool | None) -> None:
         """Check that all ranks do the same in the first backward passes and any without `augment`.
