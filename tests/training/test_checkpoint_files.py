@@ -144,6 +144,21 @@ def test_metadata_must_fit_the_files(sharded, change, message):
         check_checkpoint(sharded)
 
 
+def test_a_device_or_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ValueError, match="path must be a regular file, got the device or pipe"):
+            save_checkpoint(STATE, tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"cannot write the checkpoint: .*gone/a\.ckpt"):
+        save_checkpoint(STATE, tmp_path / "gone" / "a.ckpt")
+
+
 @pytest.mark.parametrize("which", ["model.w", "step"])
 def test_every_entry_must_have_its_pieces(sharded, which):
     metadata = pickle.loads((sharded / ".metadata").read_bytes())
