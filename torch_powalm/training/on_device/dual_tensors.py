@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.functional import violation
 from torch_powalm.training.on_device.tensor_formulas import (
+    length,
     norm,
     scaled_add,
     shortening,
@@ -39,6 +40,8 @@ class DualTensors:
         self.scale: Tensor | None = None
         self.inequality: Tensor | None = None
         self.groups: list[slice] = []
+        self.parts: list[tuple[Tensor, Tensor] | None] = []  # by group: (inequalities, equalities)
+        self._mask: Tensor | None = None  # of which `parts` are the indices
         self.nu, self.has_far = dual.nu, False
         self._source: tuple[Tensor, float, Tensor | None, float] | None = None
 
@@ -49,8 +52,19 @@ class DualTensors:
             setattr(self, name, self._copied(getattr(self, name), tensor))
         self.beta.fill_(dual.beta)
         self.far.fill_(min(dual.far, torch.finfo(self.far.dtype).max))
-        self.groups, self.has_far = list(dual.groups), dual.far < math.inf
+        if self.groups != dual.groups or self._mask is not dual.inequality:
+            self.groups, self._mask = list(dual.groups), dual.inequality
+            self.parts = [self._mixed(g) for g in self.groups]
+        self.has_far = dual.far < math.inf
         self._source = dual.y, dual.beta, dual.scale, dual.far
+
+    def _mixed(self, group: slice) -> tuple[Tensor, Tensor] | None:
+        """Return the indices of inequalities and equalities in a group that has both."""
+        if self._mask is None or self.nu == 1:
+            return None
+        mask = self._mask[group]
+        bounded, free = (kind.nonzero().flatten().to(self.device) for kind in (mask, ~mask))
+        return (bounded, free) if len(bounded) and len(free) else None
 
     def _copied(self, old: Any, new: Any) -> Any:
         if new is None:
@@ -79,15 +93,24 @@ class DualTensors:
             if self.has_far:
                 state = self.y, self.inequality, self.far, self.beta, self.nu
                 r = r * shortening(r, *state).to(r.dtype)
-        parts = []
-        for g in self.groups:
-            lower = None if self.lower is None else self.lower[g]
-            c = slack_stiffness(r[g], lower, self.beta, self.nu)
-            parts.append(scaled_add(self.y[g], r[g], c))
-        w = parts[0] if len(parts) == 1 else torch.cat(parts)
+        pieces = []
+        for g, part in zip(self.groups, self.parts, strict=True):
+            c = self._stiffness(r[g], None if self.lower is None else self.lower[g], part)
+            pieces.append(scaled_add(self.y[g], r[g], c))
+        w = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         if self.w_min is not None:
             w = torch.maximum(w, self.w_min)
         return w if self.scale is None else w * self.scale
+
+    def _stiffness(
+        self, r: Tensor, lower: Tensor | None, part: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """Return the stiffness of a group; the slack's equation sorts its inequalities alone."""
+        if part is None or lower is None:
+            return slack_stiffness(r, lower, self.beta, self.nu)
+        bounded, free = part
+        rest = length(r[free]).square()
+        return slack_stiffness(r[bounded], lower[bounded], self.beta, self.nu, rest)
 
     def start_norms(self, r: Tensor) -> Tensor:
         """Return ‖∇φ(r)‖ and ‖r‖ where the slacks of all inequalities are free."""
