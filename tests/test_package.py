@@ -217,7 +217,9 @@ def test_the_matrix_workflow_runs_every_corner_of_the_command():
     assert sorted(run) == sorted(corners)
     assert len(corners) == 6
     for job in jobs.values():
-        assert any(".ci/matrix ${{ matrix.corner }}" in step.get("run", "") for step in job["steps"])
+        assert any(
+            ".ci/matrix ${{ matrix.corner }}" in step.get("run", "") for step in job["steps"]
+        )
     found = subprocess.run([ROOT / ".ci" / "matrix", "nowhere"], capture_output=True, text=True)
     assert found.returncode == 2
     assert "no corner nowhere; there are: core-oldest " in found.stderr
