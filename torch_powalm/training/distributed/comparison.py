@@ -28,20 +28,17 @@ def compare_ranks(gradient: "AugmentedGradient", exact: Collection[str] | None =
     if ranks.size == 1:
         return
     gradient.meet_ranks()
-    if exact is None:
-        group = ranks.agreement.begin_comparison(blocks.device)
-    else:
-        described = {
-            "exact values of update_multipliers()": ", ".join(sorted(exact)) or "none",
-            "updates": repr(gradient.schedule.updates),
-            "total_steps": repr(gradient.schedule.total_steps),
-            "steps done": repr(gradient.epoch.total_steps),
-            "multiplier updates done": repr(dual.k - 1),
-            "base": type(blocks.base).__name__,
-        }
-        group = ranks.agreement.before_update(blocks.device, described)
+    ranks.agreement.begin_comparison(blocks.device, update=exact is not None)
+    described = {
+        "exact values of update_multipliers()": ", ".join(sorted(exact or ())) or "none",
+        "updates": repr(gradient.schedule.updates),
+        "total_steps": repr(gradient.schedule.total_steps),
+        "steps done": repr(gradient.epoch.total_steps),
+        "multiplier updates done": repr(dual.k - 1),
+        "base": type(blocks.base).__name__,
+    }
     norms = {"the learning rate": float(blocks.rate), "the penalty": float(dual.beta)}
     norms["the vector of multipliers"] = norm(dual.y)
     values = blocks.static_values()
     norms |= {f"constraint {name!r}": norm(value) for name, value in values.items()}
-    ranks.check_equal(norms, blocks.device, group)
+    ranks.agreement.compare(described, norms, blocks.device)
