@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -96,3 +97,30 @@ def test_without_an_objective_multipliers_stay_0_and_equations_are_solved(nu: fl
     fit = Problem(lambda x: 0.0 * x.sum(), equality=lambda x: torch.cat((equality(x), x[:1])))
     solution = power_alm(fit, vector(-1.2, 1), nu=nu, max_gradients=400)
     assert solution.status is Status.INFEASIBLE
+
+
+def waves(x: Tensor) -> Tensor:
+    """Zero at 1 only, with local minima of the violation around 1 at distances of about 3."""
+    return torch.cat((0.3 * (x - 1), 3 * torch.sin(math.pi * (x - 1) / 3)))
+
+
+def test_a_local_minimum_of_the_violation_is_left_for_a_feasible_point() -> None:
+    solution = power_alm(Problem(lambda x: 0 * x.sum(), equality=waves), vector(-8))
+    assert solution.status is Status.CONVERGED
+    torch.testing.assert_close(solution.x, vector(1), rtol=0, atol=1e-4)
+
+
+def test_searches_that_end_with_different_violations_do_not_show_infeasibility() -> None:
+    rotated = Problem(lambda x: 0 * x.sum(), equality=waves, g=prox.Box(-80.0, 80.0))
+    x_1 = torch.linspace(-80, -50, 6, dtype=torch.float64)
+    solution = power_alm(rotated, x_1, max_outer=20)
+    assert solution.status is not Status.INFEASIBLE
+
+
+def test_searches_that_agree_show_infeasibility() -> None:
+    def equality(x: Tensor) -> Tensor:
+        return torch.stack((x[0] - 1, x[0] + 1, x[1]))
+
+    solution = power_alm(Problem(lambda x: x @ x, equality=equality), vector(3, 4))
+    assert solution.status is Status.INFEASIBLE
+    torch.testing.assert_close(solution.x, vector(0, 0), rtol=0, atol=1e-4)

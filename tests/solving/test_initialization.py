@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.problems import vector
 from torch_powalm import DualState, Problem, power_alm, solvers
@@ -90,3 +91,26 @@ def test_a_subproblem_that_hardly_falls_is_given_up_unless_told_otherwise() -> N
     assert given_up.records[0].inner_iterations < 100
     patient = power_alm(problem, X, max_idle=None, **settings)
     assert patient.records[0].inner_iterations > 100
+
+
+def test_a_constraint_that_explodes_beside_the_start_says_nothing_of_the_penalty() -> None:
+    def inequality(x: Tensor) -> Tensor:
+        return (1e-8 * x[0] ** 2 + x[1] ** 2).exp().reshape(1) - 1.01
+
+    problem = Problem(lambda x: x.sum(), inequality=inequality)
+    x = vector(100, 0.1)
+    assert problem.oracle.at(x + vector(0, 7)).r.item() > 1e20
+    assert 1e-6 < first_penalty(problem, x, 1.0, stiff=True) < 1e5
+    solution = power_alm(problem, x)
+    assert solution.status is Status.CONVERGED
+
+
+def test_rows_that_cancel_in_a_sum_do_not_make_the_first_penalty_large() -> None:
+    angle = torch.arange(200, dtype=torch.float64) * (2 * math.pi / 200)
+    J = torch.stack((angle.cos(), angle.sin()), 1)
+    problem = Problem(lambda x: x[1], inequality=lambda x: J @ x - 1)
+    x = vector(0.3, 0.2)
+    assert 1 < first_penalty(problem, x, 1.0, stiff=True) < 1e4
+    solution = power_alm(problem, x)
+    assert solution.status is Status.CONVERGED
+    assert solution.objective == pytest.approx(-1.0, abs=1e-3)

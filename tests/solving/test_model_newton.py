@@ -12,9 +12,13 @@ from tests.problems import vector
 from torch_powalm import Problem, Status, power_alm, prox
 from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
+from torch_powalm.solvers import run
+from torch_powalm.solvers.model_newton import ModelNewton
 from torch_powalm.solving.box_newton import minimize_on_box
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
 from torch_powalm.solving.penalty_model import Expansion, PenaltyModel
+from torch_powalm.solving.subproblem import Subproblem
+from torch_powalm.solving.violation_slope import half_square_dual
 
 F64 = torch.float64
 
@@ -184,3 +188,27 @@ def test_a_trial_whose_gradient_is_not_finite_is_refused() -> None:
     solution = power_alm(Problem(_Half()), vector(2, 1), max_gradients=60)
     assert solution.status is Status.BUDGET
     assert solution.objective < 2.6  # at x_1 it is 6.5, at (1, 0) 2.5
+
+
+def test_equations_are_solved_by_gauss_newton_steps() -> None:
+    def equality(x: Tensor) -> Tensor:
+        return torch.stack((10 * (x[1] - x[0] ** 2), 1 - x[0]))
+
+    solution = power_alm(Problem(lambda x: 0 * x.sum(), equality=equality), vector(-1.2, 1))
+    assert solution.status is Status.CONVERGED
+    assert solution.gradient_calls <= 10
+
+
+def test_the_curvature_replaces_gauss_newton_where_the_violation_stays() -> None:
+    # The least-squares point of x and λx² + x - 1 is not feasible, and J says little near it.
+    def equality(x: Tensor) -> Tensor:
+        return torch.cat((x + 1, -10 * x**2 + x - 1))
+
+    problem = Problem(lambda x: 0 * x.sum(), equality=equality)
+    x = vector(0.6)
+    curvature = LagrangianCurvature(problem, x)
+    dual = half_square_dual(problem, problem.oracle.at(x))
+    psi = Subproblem(problem, dual, None, None, curvature)
+    result = run(ModelNewton(), psi, prox.Zero(), x, tol=1e-8, max_iter=50)
+    assert result.status is Status.CONVERGED
+    assert not curvature.is_flat

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_powalm.prox import Bounded
 from torch_powalm.prox.broadcasting import expand_like
 from torch_powalm.solving.kkt_certificate import Certified
-from torch_powalm.solving.linearization import Linearization, to_cpu
+from torch_powalm.solving.linearization import Linear, Linearization, to_cpu
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.settings import Tolerances
 
@@ -34,7 +34,7 @@ def finish(
 ) -> Certified | None:
     """Find a solution near a point; None if there is none, g is no box or x has many free entries.
 
-    The path to the solution of the linearized conditions is in `_ActiveSetPath`. Its end is
+    The path to the solution of the linearized conditions is in `ActiveSetPath`. Its end is
     corrected with the true residuals. It counts as a solution if both residuals are within their
     tolerances and if the matrix there has as many negative eigenvalues as there are active
     constraints: otherwise it is a saddle point or a maximum over the free variables.
@@ -54,7 +54,7 @@ def finish(
     if inside > min(max_columns, _MAX_SIZE) or inside * (x.numel() + len(y)) > _MAX_ENTRIES:
         return None
     bounds = (to_cpu(torch.zeros_like(x) + bound) for bound in (lower, upper))
-    path = _ActiveSetPath(Linearization(problem, x, y, max_columns, stop), *bounds)
+    path = ActiveSetPath(Linearization(problem, x, y, max_columns, stop), *bounds)
     matrix = path.follow()
     if matrix is None:
         return None
@@ -71,7 +71,7 @@ def finish(
     return None
 
 
-class _ActiveSetPath:
+class ActiveSetPath:
     """Path from a point to the solution of its linearized optimality conditions.
 
     With v = ∇f(x) + Jᵀy, free variables F (off their bounds) and active constraints E (all
@@ -96,7 +96,7 @@ class _ActiveSetPath:
         upper: upper bounds, flat.
     """
 
-    def __init__(self, model: Linearization, lower: Tensor, upper: Tensor) -> None:
+    def __init__(self, model: Linear, lower: Tensor, upper: Tensor) -> None:
         self.model, self.lower, self.upper = model, lower, upper
         self.x, self.y = model.flat, to_cpu(model.y)
         self.v, self.r = model.v, model.r
@@ -144,6 +144,12 @@ class _ActiveSetPath:
             self.x, self.y = self.x + step[0], self.y + step[1]
         return step is not None
 
+    def has_inertia(self, matrix: Tensor) -> bool:
+        """Whether the matrix has as many negative eigenvalues as there are active constraints."""
+        if not matrix.isfinite().all():
+            return False
+        return int((torch.linalg.eigvalsh(matrix) < 0).sum()) == len(self.E)
+
     def is_minimum(self, matrix: Tensor, there: Linearization) -> bool:
         """Whether the matrix has the inertia of a minimum; it is rebuilt if H has changed."""
         n, d = len(self.F), torch.zeros_like(self.x)
@@ -157,11 +163,9 @@ class _ActiveSetPath:
             if rebuilt is None:
                 return False
             matrix = rebuilt
-        if not matrix.isfinite().all():
-            return False
-        return int((torch.linalg.eigvalsh(matrix) < 0).sum()) == len(self.E)
+        return self.has_inertia(matrix)
 
-    def _matrix(self, model: Linearization) -> Tensor | None:
+    def _matrix(self, model: Linear) -> Tensor | None:
         """The matrix for F and E with J scaled; None if it would be too large or too expensive."""
         n, size = len(self.F), len(self.F) + len(self.E)
         fits = 0 < n and size <= _MAX_SIZE

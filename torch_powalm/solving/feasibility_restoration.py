@@ -30,6 +30,9 @@ _ACCURACIES = (1e-8, 1e-11, 1e-14)  # of a search, relative to the first gradien
 _SETTLED = 1e-6  # decrease of ½‖v‖² by linearized constraints at which a search ends
 _NEWTON = 200  # unknowns up to which Newton directions are used
 _ELSEWHERE = (1e-3, 1.0, 10.0)  # distances of other starts from x_1, relative to a typical ‖x‖
+_MOST = 12  # other starts where searches end with different violations,
+_AGREE = 2  # and how many of them, not those close to x_1, must then end with the smallest one
+_SAME = 0.01  # relative difference of violations that counts as none
 _BRIEFLY = 300  # bound on the iterations of a search with Newton steps
 _FIRST_WAIT = 5  # outer iterations without a smaller violation before the first search
 
@@ -39,6 +42,7 @@ class Restored(NamedTuple):
 
     x: Tensor
     feasible: bool
+    violation: float = 0.0
 
 
 class FeasibilityRestoration:
@@ -103,15 +107,33 @@ class FeasibilityRestoration:
         return self._look_elsewhere(found) if grown else None
 
     def _look_elsewhere(self, found: Restored) -> Restored | None:
-        """A feasible point from another start; the given one if some agree and none contradicts."""
-        agreed = False
-        for seed, distance in enumerate(_ELSEWHERE, 1):
+        """A feasible point from another start, or the least violation on which searches agree.
+
+        None if no other search ends with it. Where searches end with different violations, more of
+        them must agree: each is then only a local minimum.
+        """
+        differ, near, far = False, 0, 0
+        for seed in range(1, _MOST + 1):
+            if seed > len(_ELSEWHERE) and (not differ or far >= _AGREE):
+                break
+            distance = _ELSEWHERE[(seed - 1) % len(_ELSEWHERE)]
             start = neighbor(self.problem.g, self.x_1, distance * self.x_norm, seed=seed)
             again = self._restore(start)
             if again is not None and again.feasible:
                 return again
-            agreed |= again is not None  # a search that found nothing shows nothing
-        return found if agreed and not self.used_up() else None
+            if self.used_up():
+                return None
+            if again is None:  # a search that found nothing shows nothing
+                continue
+            if again.violation < (1 - _SAME) * found.violation:
+                found, differ, near, far = again, True, 0, 0
+            elif again.violation > (1 + _SAME) * found.violation:
+                differ = True
+            elif distance == _ELSEWHERE[0]:
+                near += 1
+            else:
+                far += 1
+        return found if far >= _AGREE or (near + far > 0 and not differ) else None
 
     def _restore(self, x: Tensor) -> Restored | None:
         return restore(self.problem, x, self.x_norm, self.eps_A, self.max_iter, self.used_up)
@@ -159,7 +181,9 @@ def restore(
         settled = linear_decrease(problem, start, x_norm) <= _SETTLED
         if settled or result.status is not Status.CONVERGED:
             break
-    return Restored(start, feasible=False) if is_stuck(problem, start, x_norm) else None
+    if not is_stuck(problem, start, x_norm):
+        return None
+    return Restored(start, feasible=False, violation=violation_and_grad(problem, start)[0])
 
 
 class _HalfSquare(DescentMonitor):

@@ -83,9 +83,10 @@ class ScaledProblem(Problem):
         self.f_scale, self.r_scale = scales.f, float(scales.r.min()) if len(scales.r) else 1.0
         self._scales = scales
 
-    def measure(self, at: Point, y: Tensor) -> Residuals:
+    def measure(self, at: Point, y: Tensor, v: Tensor | None = None) -> Residuals:
         """Residuals in the user's units of an evaluated point with scaled multipliers."""
-        distance = self.g.distance(at.x, at.gradient(y)) / self.f_scale
+        v = at.gradient(y) if v is None else v
+        distance = self.g.distance(at.x, v) / self.f_scale
         return self.residuals_of(at, at.r / self._scales.r, self.multiplier(y), distance)
 
     def objective(self, at: Point) -> float:

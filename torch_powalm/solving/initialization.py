@@ -35,6 +35,8 @@ _OPTIONAL = ("x", "scales", "curvature", "nu", "sigma")
 # has decreased when all ν are equally stiff. Quasi-Newton directions can handle a stiff ψ, and with
 # a weak penalty they run to poor local minima; first-order methods pay for stiffness in iterations.
 _STIFF, _SOFT = (10.0, 0.04), (1.0, 1e-3)
+_NEIGHBORS = (0.1, 1e-3)  # distances relative to ‖x‖; the second where the first one is too far:
+_WILD = 1e6  # slope and violation there relative to those at x
 
 
 class Start(NamedTuple):
@@ -137,7 +139,8 @@ def first_penalty(
 
     β scales correctly with f, v and x. The bound on ρ prevents an almost feasible start from
     producing an arbitrarily large penalty. Each gradient is the larger of the one at x and the one
-    at a random point at a distance of ‖x‖/10, because one of them may vanish at x by symmetry.
+    at a random point at a distance of ‖x‖/10, because one of them may vanish at x by symmetry;
+    the point is closer to x where slope and violation would be larger by orders of magnitude.
 
     Args:
         problem: f and the constraints.
@@ -152,23 +155,35 @@ def first_penalty(
     x_norm = float(torch.linalg.vector_norm(x)) or 1.0
     pull = slope = v_norm = 0.0
     gap = math.inf
-    for point in x, neighbor(problem.g, x, 0.1 * x_norm):
+    for distance in 0.0, *_NEIGHBORS:
+        point = x if distance == 0 else neighbor(problem.g, x, distance * x_norm)
         if at is None or at.x is not point:
             at = problem.oracle.at(point)
         v = problem.violation(at)
         v_norm_here = norm(v)
-        u = v / v_norm_here if v_norm_here > 0 else torch.full_like(v, len(v) ** -0.5)
+        u = v / v_norm_here if v_norm_here > 0 else _signs(v)
         grad_f = at.gradient(torch.zeros_like(v))
-        Ju = at.pull(u)
+        slope_here = float(torch.linalg.vector_norm(at.pull(u)))
+        if 0 < _WILD * slope < slope_here and _WILD * v_norm < v_norm_here:
+            continue  # it says nothing of x; a closer one does
         if math.isfinite(v_norm_here) and math.isfinite(at.f):
             pull = max(pull, float(torch.linalg.vector_norm(grad_f)))
-            slope = max(slope, float(torch.linalg.vector_norm(Ju)))
+            slope = max(slope, slope_here)
             v_norm = max(v_norm, v_norm_here)
             gap = min(gap, float(at.r.abs().min()))
+        if distance > 0:
+            break
     # Far inside all constraints the nearest one tells how large a violation is.
     rho = max(v_norm, 0.1 * slope * x_norm, gap if v_norm == 0 else 0.0)
     beta = p * pull / (slope * rho) * (q * rho) ** (1 - nu) if slope * rho > 0 else 1.0
     return beta if 0 < beta < math.inf else 1.0
+
+
+def _signs(v: Tensor) -> Tensor:
+    """A unit vector of equal entries with random signs, so that rows of J do not cancel."""
+    signs = torch.randint(0, 2, (len(v),), generator=torch.Generator().manual_seed(0))
+    u: Tensor = (2 * signs - 1).to(v) * len(v) ** -0.5
+    return u
 
 
 def _load_multiplier(dual: DualState, y_1: Tensor, problem: Problem) -> None:

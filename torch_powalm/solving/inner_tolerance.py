@@ -32,6 +32,7 @@ class AutomaticTolerance:
     """
 
     decrease = DECREASE_AUTOMATIC
+    constant = False  # whether f was constant so far, if that matters
 
     def __init__(self, residual: float, eps_phi: float) -> None:
         self.floor = 0.5 * eps_phi
@@ -73,7 +74,9 @@ class NewtonTolerance(AutomaticTolerance):
     subproblem is solved to eps_phi/2, and β grows until its solutions are feasible.
     """
 
-    constant = True  # whether f was constant so far
+    def __init__(self, residual: float, eps_phi: float) -> None:
+        super().__init__(residual, eps_phi)
+        self.constant = True
 
     def begin(self, psi: Smooth, g: Proximable, x: Tensor) -> None:
         """Take the start of the next subproblem into account."""
@@ -98,6 +101,7 @@ class PenaltyTolerance:
     """
 
     decrease = DECREASE_GIVEN_LAM
+    constant = False
 
     def __init__(self, lam: float, dual: DualState) -> None:
         self.lam = lam

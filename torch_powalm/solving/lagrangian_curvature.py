@@ -32,10 +32,12 @@ _DIFFERENCE = 1e-7  # length of a difference, relative to an entry of x or to th
 _DAMPING = 0.2  # a secant shows at least this fraction of the curvature of B (Powell 1978)
 _FLATTEST = 1e-3  # first curvature relative to the one that makes a step as long as x
 _FEWEST = 20  # steps before differences replace the secants
-_RUNNING = ("B", "is_guess", "by_differences", "steps", "rejected", "period")
+_RUNNING = ("B", "is_guess", "by_differences", "is_flat", "steps", "rejected", "period")
 _FIRST_RADIUS = 10.0  # relative to the size of x: a step that is much longer rarely succeeds
 _WILD = 1e4  # curvature at a refused point, relative to that of B, that says nothing of B
 _REJECTED = 4  # steps refused in a row that show that the secants are misleading
+_ROUNDING = 1e-13  # of a product with J
+_PREFERRED = 1.5  # factor of the error of a model by which another one must be better
 
 
 class LagrangianCurvature:
@@ -45,6 +47,10 @@ class LagrangianCurvature:
     updates. J is known, so B does not have to learn βJᵀJ. If many steps were made or several were
     refused in a row, B is computed by differences of ∇f + Jᵀw with fixed w, one for each variable,
     and then corrected by symmetric rank-one updates.
+
+    Where f is constant, Σ w_i ∇²r_i vanishes at a feasible point, and the model without B, that of
+    Gauss and Newton, is used until the one with B would have predicted the last value of ψ better
+    (Dennis, Gay, Welsch 1981).
 
     Args:
         problem: f, g and the constraints.
@@ -57,6 +63,7 @@ class LagrangianCurvature:
         self.B: Tensor | None = None
         self.is_guess = True  # whether B is still a guess of the size of a step
         self.by_differences = False
+        self.is_flat = False  # whether steps use the model without B
         self.steps, self.rejected = 0, 0  # since B was measured; in a row
         self.period = max(_FEWEST, x.numel())
 
@@ -75,7 +82,7 @@ class LagrangianCurvature:
             )
             if bool(((B - B.T).abs() > 1e-6 * B.abs().amax()).any()):
                 refuse(f"{where}['B']", "be symmetric", state["B"])
-        for name in ("is_guess", "by_differences"):
+        for name in ("is_guess", "by_differences", "is_flat"):
             found[name] = check_flag(state[name], f"{where}[{name!r}]")
         for name, low in (("steps", 0), ("rejected", 0), ("period", _FEWEST)):
             found[name] = check_count(state[name], f"{where}[{name!r}]", low=low)
@@ -94,10 +101,12 @@ class LagrangianCurvature:
         if self.B is None:
             size = norm(at.grad_f + at.J.T @ w) / max(1.0, norm(at.x))
             self.B = (size or 1.0) * torch.eye(n, dtype=at.x.dtype)
-        if self.steps >= self.period or (self.rejected >= _REJECTED and self.steps >= n):
+            self.is_flat = is_constant(at, w)
+        late = self.steps >= self.period or (self.rejected >= _REJECTED and self.steps >= n)
+        if late and not self.is_flat:
             self._measure(at, w)
         self.steps += 1
-        return self._minimize(PenaltyModel(at, self.B, dual), radius)
+        return self._minimize(PenaltyModel(at, self._used(self.B), dual), radius)
 
     def corrected_step(
         self, at: Expansion, there: Expansion, dual: DualState, radius: float
@@ -108,16 +117,32 @@ class LagrangianCurvature:
         """
         if self.B is None or len(at.r) == 0:
             return None
-        d = there.x - at.x
+        B, d = self._used(self.B), there.x - at.x
         linear = torch.addmv(at.r, at.J, d)
         rise = dual.value(there.r) - dual.value(linear)
-        change = torch.dot(there.grad_f - at.grad_f - self.B @ d, d).item()
+        change = torch.dot(there.grad_f - at.grad_f - B @ d, d).item()
         if not rise > abs(change):
             return None
-        bent = PenaltyModel(at._replace(r=at.r + there.r - linear), self.B, dual)
+        bent = PenaltyModel(at._replace(r=at.r + there.r - linear), B, dual)
         shift = dual.value(at.r) - dual.value(bent.at.r)
         step, decrease = self._minimize(bent, radius)
         return step, decrease + shift
+
+    def choose(self, old: Expansion, w: Tensor, new: Expansion, dual: DualState) -> None:
+        """Take the model that predicts ψ better between two points, where f is constant."""
+        if self.B is None or not is_constant(old, w):
+            self.is_flat = False
+            return
+        if self.is_guess:
+            return
+        d = new.x - old.x
+        error = dual.value(new.r) - dual.value(torch.addmv(old.r, old.J, d))
+        of_B = abs(error - 0.5 * torch.dot(d, self.B @ d).item())
+        flat, curved = (1, _PREFERRED) if self.is_flat else (_PREFERRED, 1)
+        self.is_flat = flat * abs(error) <= curved * of_B
+
+    def _used(self, B: Tensor) -> Tensor:
+        return torch.zeros_like(B) if self.is_flat else B
 
     def _minimize(self, model: PenaltyModel, radius: float) -> tuple[Tensor, float]:
         x = model.at.x
@@ -167,6 +192,11 @@ class LagrangianCurvature:
         if B.isfinite().all():
             self.B, self.by_differences, self.is_guess = (B + B.T) / 2, True, False
         self.steps, self.rejected, self.period = 0, 0, 2 * self.period
+
+
+def is_constant(at: Expansion, w: Tensor) -> bool:
+    """Whether ∇f = 0 at a point, up to rounding: it is what ∇ψ leaves of Jᵀw."""
+    return bool((at.grad_f.abs() <= _ROUNDING * (at.J.abs().T @ w.abs())).all())
 
 
 def is_small(g: Proximable, x: Tensor, constraints: int) -> bool:

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from torch_powalm.solving.problem import Problem
+
+
+class Linear(Protocol):
+    """What the path to a solution needs of linearized optimality conditions, flat."""
+
+    flat: Tensor  # x
+    y: Tensor
+    v: Tensor  # ∇f + Jᵀy
+    r: Tensor
+    inequality: Tensor
+    eps: float
+
+    def columns(self, variables: Sequence[int], upper: Tensor) -> Tensor | None:
+        """Columns of (H, J) side by side; None if that would be too many."""
+        ...
+
+    def pull(self, w: Tensor) -> Tensor:
+        """Jᵀw."""
+        ...
 
 
 class Linearization:

@@ -21,6 +21,7 @@ from torch_powalm.solving.gradient_scaling import Scales
 from torch_powalm.solving.inner_tolerance import inner_tolerance
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_small
+from torch_powalm.solving.newton_finish import newton_finish
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.outer_record import outer_record
 from torch_powalm.solving.problem import Problem
@@ -143,13 +144,15 @@ class OuterLoop:
             known.point = self._improve(known.point, solved.at)
         skip = self.interruption or self.termination.monitor.is_unbounded()
         if settings.active_set and not skip and not self.termination.is_solution(known.point):
-            found = finish(
-                self.problem,
-                known.point,
-                settings.tolerances,
-                max_columns=solved.inner.iterations,
-                stop=self.budget.used_up,
-            )
+            stop, tolerances = self.budget.used_up, settings.tolerances
+            if self.curvature is None or known.psi is None:
+                found = finish(self.problem, known.point, tolerances, solved.inner.iterations, stop)
+            elif self.tolerance.constant:
+                found = None
+            else:
+                found = newton_finish(
+                    self.problem, known.psi, solved.at, known.point, tolerances, stop
+                )
             known.point = found or known.point
         return known.point
 

@@ -72,11 +72,12 @@ class Problem:
         """
         return self.measure(self.oracle.at(x), y)
 
-    def measure(self, at: Point, y: Tensor) -> Residuals:
-        """Residuals of an evaluated point with multipliers y."""
+    def measure(self, at: Point, y: Tensor, v: Tensor | None = None) -> Residuals:
+        """Residuals of an evaluated point with multipliers y; v = ∇f(x) + Jᵀy if it is known."""
         if y.shape != at.r.shape:
             raise ValueError(f"constraints have {len(at.r)} entries, multiplier has {len(y)}")
-        return self.residuals_of(at, at.r, y, self.g.distance(at.x, at.gradient(y)))
+        v = at.gradient(y) if v is None else v
+        return self.residuals_of(at, at.r, y, self.g.distance(at.x, v))
 
     def residuals_of(self, at: Point, r: Tensor, y: Tensor, stationarity: float) -> Residuals:
         """Residuals from the values of the constraints, multipliers and a distance."""

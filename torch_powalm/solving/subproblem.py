@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from torch_powalm.dual import DualState
-from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature
+from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature, is_constant
 from torch_powalm.solving.oracle import Point
 from torch_powalm.solving.penalty_model import Expansion
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.termination import DescentMonitor
-
-_ROUNDING = 1e-13  # of a product with J
 
 
 @dataclass
@@ -30,11 +28,17 @@ class _Known:
 
     def expansion(self) -> Expansion | None:
         if self._expansion is None:
-            J = self.at.jacobian()
-            grad_f = self.grad_psi.reshape(-1) - J.T @ self.w
-            if grad_f.isfinite().all() and J.isfinite().all():
-                self._expansion = Expansion(self.at.x.reshape(-1), grad_f, self.at.r, J)
+            self._expansion = expansion(self.at, self.grad_psi, self.w)
         return self._expansion
+
+
+def expansion(at: Point, v: Tensor, w: Tensor) -> Expansion | None:
+    """First derivatives at a point with v = ∇f + Jᵀw; None if they are not finite."""
+    J = at.jacobian()
+    grad_f = v.reshape(-1) - J.T @ w
+    if not (bool(grad_f.isfinite().all()) and bool(J.isfinite().all())):
+        return None
+    return Expansion(at.x.reshape(-1), grad_f, at.r, J)
 
 
 class Subproblem:
@@ -100,10 +104,10 @@ class Subproblem:
 
     def is_flat(self, x: Tensor) -> bool:
         """Whether ∇f = 0 at x, up to rounding: it is what ∇ψ leaves of Jᵀw."""
-        at, w = self._expand(x)
+        at, w = self.expand(x)
         if at is None:
             return False
-        return bool((at.grad_f.abs() <= _ROUNDING * (at.J.abs().T @ w.abs())).all())
+        return is_constant(at, w)
 
     def first_radius(self, x: Tensor) -> float:
         """A bound on the first step, since a model may be unbounded."""
@@ -114,7 +118,7 @@ class Subproblem:
 
         None if the derivatives at x are not finite.
         """
-        at, w = self._expand(x)
+        at, w = self.expand(x)
         self._base = next((known for known in self._known if known.at.x is x), None)
         if self.curvature is None or at is None:
             return None
@@ -125,7 +129,7 @@ class Subproblem:
         self, x: Tensor, refused: Tensor, radius: float
     ) -> tuple[Tensor, float] | None:
         """The same with the constraints as they were found at a refused point; None if no help."""
-        (at, _), (there, _) = self._expand(x), self._expand(refused)
+        (at, _), (there, _) = self.expand(x), self.expand(refused)
         if self.curvature is None or at is None or there is None:
             return None
         step = self.curvature.corrected_step(at, there, self.dual, radius)
@@ -133,11 +137,12 @@ class Subproblem:
 
     def learn(self, x: Tensor, x_next: Tensor, *, accepted: bool) -> None:
         """Improve the model by two points; what x_next shows is used even if it is refused."""
-        (old, w), (new, w_next) = self._expand(x), self._expand(x_next)
+        (old, w), (new, w_next) = self.expand(x), self.expand(x_next)
         if self.curvature is not None and old is not None and new is not None:
+            self.curvature.choose(old, w, new, self.dual)
             self.curvature.learn(old, new, w_next if accepted else w, accepted=accepted)
 
-    def _expand(self, x: Tensor) -> tuple[Expansion | None, Tensor]:
+    def expand(self, x: Tensor) -> tuple[Expansion | None, Tensor]:
         """First derivatives at a point, None if they are not finite, and the weights."""
         known = next((known for known in self._known if known.at.x is x), self._base)
         if known is None or known.at.x is not x:
