@@ -111,12 +111,12 @@ class AugmentedGradient:
         told = None if reported is seen else blocks.batch_values(reported)
         finite = True
         if device is not None and w is not None:
-            w = device.spoil(w, A_batch, told)
+            w = device.spoil(w, A_batch, told, seen, reported)
         else:
             finite = w is not None or self.finite.check(r)
             if told is not None:
                 finite &= self.finite.check(blocks.join(static, told))
-            finite &= self.finite.check_statistics(seen)
+            finite &= self.finite.check_statistics(seen, reported)
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
         self.epoch.weight.add(w, finite and self.dual.started)

@@ -304,3 +304,30 @@ def test_a_fused_base_masks_its_step_without_a_copy(base: Any, copies: int) -> N
             training.step()
         counts.append(clones.count)
     assert counts[1] - counts[0] == copies  # the weight and two moments
+
+
+@pytest.mark.parametrize("where", ["proxy", "strict"])
+@pytest.mark.parametrize("check_finite", ["every_step", "at_update"])
+def test_statistics_that_do_not_reach_the_value_count_too(check_finite: str, where: str) -> None:
+    model, constraints = nn.Linear(3, 1), ConstraintRegistry()
+    constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:2] - 0.2)
+    optimizer = PowerALMOptimizer(
+        optim.SGD(model.parameters(), lr=0.1),
+        constraints,
+        beta_1=1.0,
+        check_finite=check_finite,
+        on_nonfinite="skip",
+    )
+    for last in (0.0, math.inf, 0.0):
+        optimizer.zero_grad()
+        out = model(torch.ones(2, 3))
+        good = torch.stack([out.sigmoid().sum(), out.new_tensor(2.0), out.new_tensor(0.0)])
+        wrong = torch.stack([*good[:2], out.new_tensor(last)])
+        strict = {"rate": wrong.detach()} if where == "strict" else None
+        rate = wrong if where == "proxy" else good
+        optimizer.augment(out.square().mean(), rate=rate, strict=strict).backward()
+        optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    assert state["powalm"]["skipped"] == 1
+    optimizer.load_state_dict(state)
+    assert math.isfinite(optimizer.update_multipliers().primal_residual)

@@ -52,18 +52,24 @@ class DeviceState:
         self.tensors.publish()
         self.start_norms = self.tensors.start_norms(r)
 
-    def spoil(self, w: Tensor, A_batch: Tensor, told: Tensor | None) -> Tensor:
+    def spoil(self, w: Tensor, A_batch: Tensor, told: Tensor | None, *sums: Tallies) -> Tensor:
         """Return the weight of a batch, nan if a value of the batch is not finite.
 
         Args:
             w: the weight of all blocks.
             A_batch: the values of the batch blocks.
             told: the values to report, if these are others.
+            *sums: what the values come from; statistics need not reach them.
         """
         start = self.blocks.static_size
         wrong = self.guard.note(A_batch, start)
         if told is not None:
             wrong = wrong | self.guard.note(told, start)
+        for block in self.blocks.batch:
+            if block.from_statistics is not None:
+                for one in sums:
+                    wrong = wrong | self.guard.note(one[block.name].total.sum()[None], start)
+            start += self.blocks.sizes[block.name]
         return w.masked_fill(wrong, math.nan)
 
     def spoil_indexed(self, name: str, value: Tensor, w: Tensor) -> Tensor:
