@@ -86,6 +86,11 @@ def test_last_checkpoint_goes_back_past_anything(tmp_path):
         assert last_checkpoint(tmp_path) == tmp_path / "old.ckpt"
 
 
+def test_missing_folders_are_created(tmp_path):
+    save_checkpoint(STATE, tmp_path / "new" / "folder" / "a.ckpt")
+    assert last_checkpoint(tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "a.ckpt"
+
+
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"gone\.ckpt"):
         load_checkpoint(tmp_path / "gone.ckpt")
