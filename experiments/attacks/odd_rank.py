@@ -141,6 +141,24 @@ def train(rank: int, kind: str, sharded: bool) -> None:
         with torch.no_grad():
             net.weight.mul_(1.5)
     optimizer = build(odd, net)
+    load(odd, kind, optimizer)
+    for step in range(9):
+        if odd("raises an error of its own") and step == 4:
+            raise RuntimeError("the rank's own: all ranks must")
+        pass_backward(odd, model, optimizer, step)
+        if not (odd("leaves out one step") and step == 4):
+            optimizer.step()
+        missed = odd("leaves out one update") and step == 5
+        early = odd("ends an epoch early") and step == 4
+        if step == 4:
+            optimizer = changed(odd, net, optimizer)
+        if (step % 3 == 2 and not missed) or (odd("updates once more") and step == 3) or early:
+            exact = {"rate": torch.ones(1, dtype=torch.float64)} if odd("exact values") else {}
+            optimizer.update_multipliers(**exact)
+
+
+def load(odd: Odd, kind: str, optimizer: PowerALMOptimizer) -> None:
+    """Load the state with which a rank begins."""
     if odd("another state"):
         optimizer.load_powalm_state_dict({**optimizer.powalm_state_dict(), "total_steps": 7})
     if odd("resumes alone"):
@@ -153,39 +171,31 @@ def train(rank: int, kind: str, sharded: bool) -> None:
         if odd("other multipliers"):
             y["rows"] = 2 * y["rows"]
         optimizer.load_powalm_state_dict({**state, "y": y})
-    for step in range(9):
-        if odd("raises an error of its own") and step == 4:
-            raise RuntimeError("the rank's own: all ranks must")
-        x = torch.randn(5, 8, dtype=torch.float64)
-        optimizer.zero_grad()
+
+
+def pass_backward(odd: Odd, model: nn.Module, optimizer: PowerALMOptimizer, step: int) -> None:
+    """Run a batch forward and backward."""
+    x = torch.randn(5, 8, dtype=torch.float64)
+    optimizer.zero_grad()
+    out = model(x)
+    loss = out.square().mean()
+    calls = 1
+    if odd.alone or odd("never calls augment") or (odd("leaves out one augment") and step == 4):
+        calls = 0
+    calls += odd("calls augment once more") and step == 4
+    given = values(odd, out)
+    strict = {"rate": given["rate"].detach()} if odd("strict values") else None
+    window = [given] if odd("a window") else None
+    for _ in range(calls):
+        loss = optimizer.augment(loss, strict=strict, window=window, **given)
+    loss.backward(retain_graph=odd("a second backward"))
+    if step == 4 and odd("a second backward"):
+        loss.backward()
+    if step == 4 and odd("two micro-batches"):
         out = model(x)
-        loss = out.square().mean()
-        calls = 1
-        if odd.alone or odd("never calls augment") or (odd("leaves out one augment") and step == 4):
-            calls = 0
-        calls += odd("calls augment once more") and step == 4
-        given = values(odd, out)
-        strict = {"rate": given["rate"].detach()} if odd("strict values") else None
-        window = [given] if odd("a window") else None
-        for _ in range(calls):
-            loss = optimizer.augment(loss, strict=strict, window=window, **given)
-        loss.backward(retain_graph=odd("a second backward"))
-        if step == 4 and odd("a second backward"):
-            loss.backward()
-        if step == 4 and odd("two micro-batches"):
-            out = model(x)
-            optimizer.augment(out.square().mean(), **values(odd, out)).backward()
-        if step == 4 and odd("clears its gradients"):
-            optimizer.zero_grad()
-        if not (odd("leaves out one step") and step == 4):
-            optimizer.step()
-        missed = odd("leaves out one update") and step == 5
-        early = odd("ends an epoch early") and step == 4
-        if step == 4:
-            optimizer = changed(odd, net, optimizer)
-        if (step % 3 == 2 and not missed) or (odd("updates once more") and step == 3) or early:
-            exact = {"rate": torch.ones(1, dtype=torch.float64)} if odd("exact values") else {}
-            optimizer.update_multipliers(**exact)
+        optimizer.augment(out.square().mean(), **values(odd, out)).backward()
+    if step == 4 and odd("clears its gradients"):
+        optimizer.zero_grad()
 
 
 def changed(odd: Odd, net: nn.Module, optimizer: PowerALMOptimizer) -> PowerALMOptimizer:
