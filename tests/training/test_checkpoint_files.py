@@ -159,9 +159,10 @@ def test_a_device_or_pipe_is_not_replaced(tmp_path):
     assert (tmp_path / "link").is_symlink()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"cannot write the checkpoint: .*gone/a\.ckpt"):
-        save_checkpoint(STATE, tmp_path / "gone" / "a.ckpt")
+def test_a_link_into_a_missing_folder_is_named(tmp_path):
+    (tmp_path / "link.ckpt").symlink_to(tmp_path / "gone" / "a.ckpt")
+    with pytest.raises(FileNotFoundError, match=r"cannot write the checkpoint: .*link\.ckpt"):
+        save_checkpoint(STATE, tmp_path / "link.ckpt")
 
 
 @pytest.mark.parametrize("which", ["model.w", "step"])
