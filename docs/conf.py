@@ -28,7 +28,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "gallery", "**.ipynb", "auto_gallery/*.json"]
 nitpicky = False
-smartquotes = False  # code in tables keeps its quotes
+smartquotes_action = "D"  # dashes only; code keeps its quotes
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

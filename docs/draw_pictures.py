@@ -36,20 +36,26 @@ def first_training() -> None:
         color, width = ("C0", 2.4) if own else ("0.65", 1.1)
         left.plot(range(1, EPOCHS + 1), missed, color=color, linewidth=width)
         right.scatter(missed[-1], loss[-1], color=color, s=90 if own else 40, zorder=3)
-        right.annotate(
-            "constraint, nothing set" if own else f"weight {weight:g}",
-            (missed[-1], loss[-1]),
-            (9, 9) if own else (7, -4),
-            textcoords="offset points",
-            color=color if own else "0.3",
-        )
+        name = "constraint, nothing set" if own else f"weight {weight:g}"
+        place = {"textcoords": "offset points", "color": color if own else "0.3"}
+        inside = missed[-1] < BOUND and not own  # names do not cross the bound
+        at = (9, 9) if own else (-7 if inside else 7, -4)
+        place["ha"] = "right" if inside else "left"
+        right.annotate(name, (missed[-1], loss[-1]), at, **place)
+        if not own:
+            place["ha"] = "left"
+            up = {1.0: 2, 3.0: -4, 10.0: -9}.get(weight, -3)  # apart
+            left.annotate(f"{weight:g}", (EPOCHS, missed[-1]), (4, up), **place)
     left.axhline(BOUND, color="C3", linestyle="--", linewidth=1)
     right.axvline(BOUND, color="C3", linestyle="--", linewidth=1)
-    left.set(xlabel="epoch", ylabel="patients missed, %", ylim=(0, None), xticks=range(0, 21, 5))
+    left.set(xlabel="epoch", ylabel="patients missed, %", ylim=(-3, None), xticks=range(0, 21, 5))
+    left.annotate("penalty weight", (EPOCHS + 1, 58), ha="right", color="0.3")
+    left.set_xlim(0, 22.5)
+    right.set_xticks(range(0, 61, 10))
     right.annotate(
         f"{BOUND} % allowed", (BOUND, 0.2), (6, 0), textcoords="offset points", color="C3"
     )
-    right.set(xlabel="patients missed at the end, %", ylabel="loss at the end", xlim=(0, 64))
+    right.set(xlabel="patients missed at the end, %", ylabel="loss at the end", xlim=(-17, 68))
     right.margins(y=0.2)
     save(figure, "first_training.png")
 

@@ -19,6 +19,7 @@ PAGES = {
     "certificate_coverage": "experiments/CERTIFICATES.md",
     "cutest": "experiments/CUTEST.md",
     "defaults": "experiments/DEFAULTS.md",
+    "feasible_learning": "experiments/FEASIBLE_LEARNING.md",
     "attacks": "experiments/ATTACKS.md",
     "newcomers": "experiments/NEWCOMERS.md",
     "front_doors": "experiments/FRONT_DOORS.md",

@@ -114,7 +114,7 @@ for row, (margin, (_, _, certificate)) in enumerate(results.items()):
 ax.axvline(ASKED, color="0.3", linestyle="--")
 ax.set_yticks(*zip(*labels, strict=True))
 ax.set_xlabel("false-negative rate: estimate and upper confidence bound")
-ax.set_xlim(0, 0.36)
+ax.set_xlim(0, 0.4)
 ax.margins(y=0.2)
 ax.invert_yaxis()
 plt.show()

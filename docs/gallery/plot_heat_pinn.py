@@ -94,7 +94,7 @@ records = optimizer.history.to_dicts()
 for name, factor in (("initial", 1.0), ("boundary_mm", 1e-3)):
     violation = [factor * row[f"violation/{name}"] for row in records]
     axes[2].semilogy([row["step"] for row in records], violation, label=name)
-axes[2].set(title="largest violation, both in units of u", xlabel="step")
+axes[2].set(title="largest violation (u)", xlabel="step")
 axes[2].legend(frameon=False)
 plt.show()
 

@@ -6,9 +6,10 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent.parent / "docs" / "certificates.md"
 
 
-def test_the_certificate_blocks_run_as_printed(tmp_path, capsys):
+def test_the_certificate_blocks_run_as_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names = {"path": tmp_path / "certificate"}
+    names = {}
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), names)
     assert names["Certificate"].load(tmp_path / "certificate.json") == names["certificate"]

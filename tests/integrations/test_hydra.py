@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("hydra")
 import csv
+import math
 import os
 import subprocess
 import sys
@@ -101,6 +102,25 @@ def test_runs_are_ordered_by_feasibility_then_merit():
         for name, merit, violation in (("a", 1.0, 0.5), ("b", 3.0, 0.0), ("c", 2.0, 0.001))
     }
     assert [row["setting"] for row in sweep.table(runs, 0.01)] == ["c", "b", "a"]
+
+
+def test_a_result_has_the_violations_of_the_report(tmp_path):
+    constraints = ConstraintRegistry()
+    constraints.inequality("rate", size=1)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = PowerALMOptimizer(torch.optim.SGD([weight], lr=0.1), constraints, beta_1=1.0)
+    sweep.write_result(str(tmp_path / "run"), optimizer, merit=0.0, settings={"nu": 0.8})
+    (run,) = sweep.gather(str(tmp_path))["nu=0.8"]
+    assert run.violation == math.inf  # what no batch had is not feasible
+    for excess in (0.5, 0.5, 0.5, 0.1):  # the last batch, after an update, is no average yet
+        optimizer.zero_grad()
+        optimizer.augment(weight.sum(), rate=weight[:1] * 0 + excess).backward()
+        optimizer.step()
+        if excess == 0.5:
+            optimizer.update_multipliers()
+    sweep.write_result(tmp_path / "run", optimizer, merit=0.0, settings={"nu": 0.8})
+    (run,) = sweep.gather(tmp_path)["nu=0.8"]
+    assert run.violation == optimizer.report()["rate"].violation
 
 
 def test_misuse_is_said(tmp_path):

@@ -37,7 +37,8 @@ def write_result(
         settings: what the run was asked for; None for Hydra's overrides in the folder.
     """
     own = constrained(optimizer)
-    violations = {name: v.max for name, v in own.constraints.violations().items()}
+    found = {block.name: block.violation for block in own.report()}
+    violations = {name: math.inf if math.isnan(v) else v for name, v in found.items()}
     merit = float(merit.detach() if isinstance(merit, Tensor) else merit)
     result = {"merit": merit, "violations": violations}
     if settings is not None:
@@ -57,10 +58,10 @@ class Run:
     history: list[tuple[float, float]]  # violation and loss at each update
 
 
-def gather(folder: Path) -> dict[str, list[Run]]:
+def gather(folder: str | Path) -> dict[str, list[Run]]:
     """Return the runs below a folder by setting."""
     found: dict[str, list[Run]] = {}
-    for path in sorted(folder.rglob("result.json")):
+    for path in sorted(Path(folder).rglob("result.json")):
         run = _read(path)
         found.setdefault(run.setting, []).append(run)
     if not found:

@@ -14,9 +14,11 @@ from torch_powalm.training.checkpoint_checks import CheckpointError, check_check
 def save_checkpoint(state: Any, path: str | os.PathLike[str]) -> None:
     """Save like torch.save, but atomically: a kill leaves the previous file or the new one.
 
-    An existing file keeps its mode and owner, and the target of a symbolic link is replaced, not
-    the link. If the disk is full, OSError says so and the previous file stays.
+    Missing folders are created. An existing file keeps its mode and owner, and the target of a
+    symbolic link is replaced, not the link. If the disk is full, OSError says so and the previous
+    file stays.
     """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: torch.save(state, file))
 
 

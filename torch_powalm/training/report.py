@@ -85,9 +85,10 @@ class ConstraintReport:
         for block in self.blocks:
             if block.quantiles is not None:
                 half, most, nearly = (f"{q:.3g}" for q in block.quantiles.values())
+                worst = "; worst entries " + ", ".join(map(str, block.worst)) if block.worst else ""
                 lines.append(
                     f"{block.name}: half of the entries violate it by at most {half}, 90 % by "
-                    f"{most}, 99 % by {nearly}; worst entries {', '.join(map(str, block.worst))}"
+                    f"{most}, 99 % by {nearly}{worst}"
                 )
             if block.never_seen:
                 shown = ", ".join(map(str, block.never_seen[:_SHOWN]))

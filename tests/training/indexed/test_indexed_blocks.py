@@ -240,7 +240,13 @@ def test_reports_have_quantiles_and_the_worst_entries() -> None:
     assert report["sample"].status == "violated"
     assert report["sample"].entry == found.worst[0]
     assert report["sample"].worst == found.worst
-    assert "sample: half of the entries" in str(report)
+    assert f"; worst entries {found.worst[0]}" in str(report)
+
+
+def test_a_report_lists_no_worst_entries_where_all_are_met() -> None:
+    training = Training(beta_1=1.0, bound=1e3)
+    training.epoch()
+    assert str(training.optimizer.report()).endswith("99 % by 0")
 
 
 def test_misuse_raises_by_name() -> None:
