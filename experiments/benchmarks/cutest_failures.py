@@ -48,6 +48,8 @@ def cause(row: Row) -> str:
     known = CAUSES.get(row["problem"])
     if known:
         return known
+    if row["solved"] == "1":
+        return "solved, but late"
     objective, _ = classes()[row["problem"]]
     if row["status"] == "infeasible":
         return FITS if objective in "NC" else "a stationary point of the violation"
