@@ -127,10 +127,10 @@ class AutomaticUnits(UnitMeasurements):
         multiplier acts at once when it wakes up.
         """
         change = self.sensitivity(name)
-        if not change > 0:
+        change = change and change * self.move(name)
+        if not change > 1e-300:  # a smaller one has no reciprocal
             return self.used.get(name, 0.0)
-        share = max(self.cost(name) / self.unit, LEAST)
-        return math.sqrt(share) / (change * self.move(name))
+        return math.sqrt(max(self.cost(name) / self.unit, LEAST)) / change
 
     def beta(self, progress: float) -> float:
         """Return the penalty after a part of the run: soft at its start, firm at its end."""
