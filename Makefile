@@ -31,7 +31,7 @@ attack: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.attacks.rank_disagreements
 
 # The tests on the oldest and newest Python and torch, without and with the engines: an environment for
-# each in outputs/matrix. CORNERS="core-oldest core-newest" runs some. docs/versions.md.
+# each in outputs/matrix. CORNERS="core-oldest core-newest" runs some. docs/limits.md has the outcome.
 matrix: $(VENV)/dev
 	UV=$(abspath $(BIN)/uv) .ci/matrix $(CORNERS)
 

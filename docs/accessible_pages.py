@@ -8,7 +8,7 @@ REPLACEMENTS = (
     ("<pre>", '<pre tabindex="0">'),
     (
         '<div class="table-wrapper',
-        '<div tabindex="0" role="region" aria-label="table" class="table-wrapper',
+        '<div tabindex="0" role="group" aria-label="table" class="table-wrapper',
     ),
     # Two sidebars need two names, and a heading a level.
     ('<aside class="sidebar-drawer"', '<aside aria-label="pages" class="sidebar-drawer"'),

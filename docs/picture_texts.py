@@ -6,7 +6,7 @@ from typing import Any
 TEXTS = {
     "adult_parity": (
         "Left: the difference of the two rates over the epochs, for no constraint and four "
-        "bounds; each curve falls below its bound. Right: accuracy against the difference "
+        "bounds; each curve ends below its bound. Right: accuracy against the difference "
         "on test data; a tighter bound costs up to three points."
     ),
     "compas_certificate": (
@@ -21,7 +21,7 @@ TEXTS = {
     ),
     "finetune_kl": (
         "Test accuracy on the old and the new task over the steps. Plain fine-tuning loses "
-        "the old task, from 93 to about 50 percent; with the constraint it stays above 90, "
+        "the old task, from 93 to about 70 percent; with the constraint it stays above 90, "
         "and the new task is learned as well."
     ),
     "monotone_regression": (

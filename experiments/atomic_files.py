@@ -22,6 +22,8 @@ def replacing(path: Path) -> Iterator[Path]:
     It is in a folder of its own, on which this process holds a lock: a folder that nobody holds was
     left by a kill, and the next writer removes it.
     """
+    if path.exists() and not path.is_file():  # /dev/null would become a file
+        raise ValueError(f"path must be a regular file, got {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_left_over(path.parent)
     folder, descriptor = _create(path)
@@ -60,14 +62,24 @@ def lock(descriptor: int) -> bool | None:
     return True
 
 
-def remove_left_over(folder: Path, pattern: str = f".*{_SUFFIX}") -> None:
+def remove_left_over(folder: Path, pattern: str = f".*-*{_SUFFIX}") -> None:
     """Remove temporary folders or files that no living process holds a lock on."""
     for part in folder.glob(pattern):
+        if pattern.endswith(_SUFFIX) and not _is_ours(part):
+            continue
         with suppress(OSError):  # gone by now
             descriptor = os.open(part, os.O_RDONLY)
             if lock(descriptor):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
             os.close(descriptor)
+
+
+def _is_ours(part: Path) -> bool:
+    """Whether a folder may be one of `replacing`: it holds at most the one file that it writes."""
+    try:
+        return part.is_dir() and all(p.stem == "part" for p in part.iterdir())
+    except OSError:
+        return False
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ A folder without a complete run.json is an unfinished run and is run again.
 import csv
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -138,6 +139,8 @@ def check_name(name: object) -> str:
 
 def _read(path: Path) -> Run:
     try:
+        if not path.is_file():  # reading a pipe would wait forever
+            raise TypeError("not a file")
         run = json.loads(path.read_text())
         check_name(run["config"]["name"])
         if not isinstance(run["run"], str):
@@ -152,7 +155,7 @@ def _read(path: Path) -> Run:
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a record of a run: {error}") from error
     files = {name: path.parent / f"{name}.csv" for name in TABLES}
-    found = Run(run, {name: _table(file) for name, file in files.items() if file.exists()})
+    found = Run(run, {name: table(file, ROWS) for name, file in files.items() if file.exists()})
     try:
         _ = found.history
     except (ValueError, TypeError) as error:
@@ -160,8 +163,11 @@ def _read(path: Path) -> Run:
     return found
 
 
-def _table(path: Path) -> list[Row]:
+def table(path: Path, rows: int | None = None) -> list[Row]:
+    """Read a table; raise ValueError with its name if it is damaged."""
     try:
-        return read_csv(path, ROWS)
-    except (ValueError, csv.Error, OSError) as error:
+        if not path.is_file():
+            raise ValueError("not a file")
+        return read_csv(path, rows)
+    except (ValueError, csv.Error, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is not a table: {error}") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import run_folder
-from experiments.atomic_files import read_csv, write_csv
+from experiments.atomic_files import write_csv
 from experiments.run_folder import TABLES, Row, Run, differences, flatten
 
 INSTANCES = 10  # instances (seeds) whose histories are kept: tables and curves use no others
@@ -116,14 +116,28 @@ def _write(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def _read(folder: Path) -> list[Run]:
+    """Read the tables of one experiment; raise ValueError with the name of a damaged one."""
     tables: dict[str, dict[str, list[Row]]] = {}
     for name in TABLES:
         path = folder / f"{name}.csv.gz"
-        for row in read_csv(path) if path.exists() else ():
+        for row in _rows(path) if path.exists() else ():
             tables.setdefault(row.pop("run"), {}).setdefault(name, []).append(row)
-    return [
-        Run(_nested(row.items()), tables.get(row["run"], {})) for row in read_csv(folder / RUNS)
-    ]
+    found = []
+    for row in _rows(folder / RUNS):
+        run = Run(_nested(row.items()), tables.get(row["run"], {}))
+        try:
+            run_folder.check_name(run.config["name"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{folder / RUNS} is not a table of runs: {error}") from error
+        found.append(run)
+    return found
+
+
+def _rows(path: Path) -> list[Row]:
+    rows = run_folder.table(path)
+    if any("run" not in row or None in row or None in row.values() for row in rows):
+        raise ValueError(f"{path} is not a table of runs: its rows must have the cells of its head")
+    return rows
 
 
 def _without(row: Row) -> Row:

@@ -1,5 +1,6 @@
 """The Python blocks of README and docs run as printed, one after the other."""
 
+import importlib
 import importlib.util
 import inspect
 import os
@@ -192,6 +193,25 @@ def test_every_public_name_has_a_reference_and_an_example(name):
         block for text in API.values() for block in re.findall(r"```{eval-rst}(.*?)```", text, re.S)
     )
     assert re.search(rf"auto.*\b{name}\b|members:.*\b{name}\b", directives)
+
+
+def test_our_row_of_the_front_doors_is_counted():
+    counts = [len(blocks((DOCS / page).read_text())) for page in PAGES]
+    names = f"with an example of each of the {len(PUBLIC)} public names"
+    cell = f"all {sum(counts)} blocks of {len(counts)} pages, {names}"
+    scripts = len(list((DOCS / "gallery").glob("plot_*.py")))
+    row = f"| yes | {scripts}, {scripts} | {scripts} | {cell} |"
+    assert row in (ROOT / "experiments" / "FRONT_DOORS.md").read_text()
+
+
+def test_every_report_is_a_page_of_the_site(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
+    pages = set(importlib.import_module("repository_pages").PAGES.values())
+    reports = {str(path.relative_to(ROOT)) for path in (ROOT / "experiments").glob("*.md")}
+    assert reports <= pages
+    listed = (DOCS / "index.md").read_text()
+    shown = importlib.import_module("repository_pages").PAGES
+    assert all(f"\ngenerated/{name}\n" in listed for name in shown)
 
 
 def test_the_solving_page_names_every_argument_term_and_status():

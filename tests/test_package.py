@@ -209,6 +209,22 @@ def test_workflows_call_targets_that_exist():
     assert {"docs", "package"} <= called <= targets
 
 
+def test_the_matrix_workflow_runs_every_corner_of_the_command():
+    command = (ROOT / ".ci" / "matrix").read_text()
+    corners = re.findall(r'^  echo "([a-z-]+)\|', command, re.MULTILINE)
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "matrix.yml").read_text())["jobs"]
+    run = [name for job in jobs.values() for name in job["strategy"]["matrix"]["corner"]]
+    assert sorted(run) == sorted(corners)
+    assert len(corners) == 6
+    for job in jobs.values():
+        assert any(
+            ".ci/matrix ${{ matrix.corner }}" in step.get("run", "") for step in job["steps"]
+        )
+    found = subprocess.run([ROOT / ".ci" / "matrix", "nowhere"], capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "no corner nowhere; there are: core-oldest " in found.stderr
+
+
 @pytest.mark.slow
 def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     uv = Path(sys.executable).parent / "uv"

@@ -50,6 +50,7 @@ def train(bound, epochs):
     )
     base = torch.optim.Adam(model.parameters(), lr=3e-3)
     optimizer = PowerALMOptimizer(base, constraints, total_steps=epochs * 40)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     path = []
     for _ in range(epochs):
         for rows in torch.randperm(4000).split(100):
@@ -64,6 +65,7 @@ def train(bound, epochs):
             )
             loss.backward()
             optimizer.step()
+        scheduler.step()
         path.append(measure(model, table.train, table.train_labels, table.train_groups)[0])
     return model, optimizer, path
 
@@ -109,6 +111,7 @@ plt.show()
 # %%
 # Feasible at the end, on hard decisions over the whole training set:
 
-final, _ = measure(model, table.train, table.train_labels, table.train_groups)
-print(f"gap {final:+.4f}, bound 0.03")
-assert abs(final) <= 0.03 + 0.01
+for bound, (model, _, _) in runs.items():
+    final, _ = measure(model, table.train, table.train_labels, table.train_groups)
+    print(f"gap {final:+.4f}, bound {bound}")
+    assert abs(final) <= bound + 0.005

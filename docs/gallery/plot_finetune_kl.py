@@ -80,6 +80,7 @@ def finetune(constrained, epochs):
     optimizer = (
         PowerALMOptimizer(base, constraints, total_steps=50 * epochs) if constrained else base
     )
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     path = [(0, accuracy(model, old_test), accuracy(model, new_test))]
     for epoch in range(epochs):
         batches = zip(torch.randperm(5000).split(100), torch.randperm(5000).split(100), strict=True)
@@ -93,6 +94,7 @@ def finetune(constrained, epochs):
             optimizer.step()
             if step % 10 == 0:
                 path.append((step, accuracy(model, old_test), accuracy(model, new_test)))
+        scheduler.step()
     return model, optimizer, path
 
 

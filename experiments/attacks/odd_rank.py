@@ -72,12 +72,26 @@ KINDS = [
     "a prox term",
     "resumes alone",
     "raises an error of its own",
+    "loads an older state",
+    "another base later",
+    "another length later",
+    "another learning rate later",
+    "moves its parameters",
+    "exact values",
+    "two micro-batches",
+    "a second backward",
+    "clears its gradients",
+    "strict values",
+    "a window",
     *(ALONE + kind for kind in ("another nu", "leaves out one update", "updates once more")),
 ]
 
 # Shards have no copies that could differ; a step of shards and reading their state are collectives
 # of their own, which no rank may make alone.
-UNSHARDED = ("other parameters", "another state", "leaves out one step", "resumes alone")
+UNSHARDED = (
+    *("other parameters", "another state", "leaves out one step", "resumes alone"),
+    *("loads an older state", "moves its parameters"),
+)
 
 
 def build(odd: Odd, net: nn.Module) -> PowerALMOptimizer:
@@ -127,6 +141,24 @@ def train(rank: int, kind: str, sharded: bool) -> None:
         with torch.no_grad():
             net.weight.mul_(1.5)
     optimizer = build(odd, net)
+    load(odd, kind, optimizer)
+    for step in range(9):
+        if odd("raises an error of its own") and step == 4:
+            raise RuntimeError("the rank's own: all ranks must")
+        pass_backward(odd, model, optimizer, step)
+        if not (odd("leaves out one step") and step == 4):
+            optimizer.step()
+        missed = odd("leaves out one update") and step == 5
+        early = odd("ends an epoch early") and step == 4
+        if step == 4:
+            optimizer = changed(odd, net, optimizer)
+        if (step % 3 == 2 and not missed) or (odd("updates once more") and step == 3) or early:
+            exact = {"rate": torch.ones(1, dtype=torch.float64)} if odd("exact values") else {}
+            optimizer.update_multipliers(**exact)
+
+
+def load(odd: Odd, kind: str, optimizer: PowerALMOptimizer) -> None:
+    """Load the state with which a rank begins."""
     if odd("another state"):
         optimizer.load_powalm_state_dict({**optimizer.powalm_state_dict(), "total_steps": 7})
     if odd("resumes alone"):
@@ -139,26 +171,47 @@ def train(rank: int, kind: str, sharded: bool) -> None:
         if odd("other multipliers"):
             y["rows"] = 2 * y["rows"]
         optimizer.load_powalm_state_dict({**state, "y": y})
-    for step in range(9):
-        if odd("raises an error of its own") and step == 4:
-            raise RuntimeError("the rank's own: all ranks must")
-        x = torch.randn(5, 8, dtype=torch.float64)
-        optimizer.zero_grad()
-        out = model(x)
-        loss = out.square().mean()
-        calls = 1
-        if odd.alone or odd("never calls augment") or (odd("leaves out one augment") and step == 4):
-            calls = 0
-        calls += odd("calls augment once more") and step == 4
-        for _ in range(calls):
-            loss = optimizer.augment(loss, **values(odd, out))
+
+
+def pass_backward(odd: Odd, model: nn.Module, optimizer: PowerALMOptimizer, step: int) -> None:
+    """Run a batch forward and backward."""
+    x = torch.randn(5, 8, dtype=torch.float64)
+    optimizer.zero_grad()
+    out = model(x)
+    loss = out.square().mean()
+    calls = 1
+    if odd.alone or odd("never calls augment") or (odd("leaves out one augment") and step == 4):
+        calls = 0
+    calls += odd("calls augment once more") and step == 4
+    given = values(odd, out)
+    strict = {"rate": given["rate"].detach()} if odd("strict values") else None
+    window = [given] if odd("a window") else None
+    for _ in range(calls):
+        loss = optimizer.augment(loss, strict=strict, window=window, **given)
+    loss.backward(retain_graph=odd("a second backward"))
+    if step == 4 and odd("a second backward"):
         loss.backward()
-        if not (odd("leaves out one step") and step == 4):
-            optimizer.step()
-        missed = odd("leaves out one update") and step == 5
-        early = odd("ends an epoch early") and step == 4
-        if (step % 3 == 2 and not missed) or (odd("updates once more") and step == 3) or early:
-            optimizer.update_multipliers()
+    if step == 4 and odd("two micro-batches"):
+        out = model(x)
+        optimizer.augment(out.square().mean(), **values(odd, out)).backward()
+    if step == 4 and odd("clears its gradients"):
+        optimizer.zero_grad()
+
+
+def changed(odd: Odd, net: nn.Module, optimizer: PowerALMOptimizer) -> PowerALMOptimizer:
+    """Return the optimizer after what one rank does to it in the middle of a training."""
+    if odd("loads an older state"):
+        optimizer.load_powalm_state_dict(build(odd, net).powalm_state_dict())
+    if odd("another base later"):
+        return optimizer.with_base(torch.optim.Adam(net.parameters(), lr=0.01))
+    if odd("another length later"):
+        optimizer.set_length(30)
+    if odd("another learning rate later"):
+        optimizer.param_groups[0]["lr"] = 0.02
+    if odd("moves its parameters"):
+        with torch.no_grad():
+            net.weight.mul_(1.5)
+    return optimizer
 
 
 def values(odd: Odd, out: torch.Tensor) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def attack_by_hand(rng: random.Random) -> str:
             warnings.simplefilter("ignore")
             end = _compare(case, ours, hand)
     except DifferenceError as error:
-        if case.dtype is not F64 or error.size > 1e3 * _growth(case, case.at + 1):
+        if error.size > _rounding(case):
             raise FindingError(f"{error}; {case}") from error
         end = ", rounding errors grow"
     except FindingError as error:
@@ -94,6 +94,14 @@ def _same(case: Case, what: str, a: Tensor, b: Tensor) -> None:
         found = DifferenceError(f"{what} differ by {error:.2g}")
         found.size = error
         raise found
+
+
+def _rounding(case: Case) -> float:
+    """Return how large a difference by rounding may be, from how it grows in float64."""
+    exact = copy.copy(case)
+    exact.dtype = F64
+    factor = 1e3 if case.dtype is F64 else 10 * torch.finfo(case.dtype).eps / 1e-14
+    return factor * _growth(exact, case.at + 1)
 
 
 def _growth(case: Case, steps: int) -> float:

@@ -177,6 +177,10 @@ def test_a_resumed_training_has_the_same_margins():
     assert again.state_dict()["powalm"]["margin"] == state["powalm"]["margin"]
     old = {**state, "powalm": {k: v for k, v in state["powalm"].items() if k != "margin"}}
     again.load_state_dict(old, strict=False)  # a checkpoint from before margins
+    for wrong in (-1, math.nan, None, torch.zeros(3), torch.zeros(3, device="meta")):
+        state["powalm"]["margin"]["measured_at"] = wrong
+        with pytest.raises(ValueError, match="'measured_at'"):
+            again.load_state_dict(state)
 
 
 def test_a_certificate_among_candidates_divides_its_error():

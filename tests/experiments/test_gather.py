@@ -1,6 +1,8 @@
 """Gathering runs: tables and figures, the tidy tables, and what they must not touch."""
 
+import gzip
 import json
+import os
 import shutil
 import sys
 
@@ -204,6 +206,49 @@ def test_broken_records_are_listed_and_skipped(finished, tmp_path, monkeypatch, 
     assert f"{path} is not a history" in message
     assert message.endswith("error: 4 broken records were skipped\n")
     assert len(run_tables.read(tmp_path / "kept")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("runs", lambda content: content[: len(content) // 2]),
+        ("runs", lambda content: gzip.compress(b"no,key\n1,2\n")),
+        ("runs", lambda content: gzip.compress(b"run,config.name\nx,../y\n")),
+        ("history", lambda content: b"noise"),
+        ("history", lambda content: gzip.compress(b"run,k\n\xff\xfe,1\n")),
+        ("history", lambda content: content[:20] + b"\0\0\0\0" + content[24:]),
+    ],
+)
+def test_damaged_tables_are_named(finished, tmp_path, monkeypatch, capsys, name, damage):
+    run_tables.keep(run_tables.read(finished), finished, tmp_path / "kept")
+    path = tmp_path / "kept" / "gevp" / f"{name}.csv.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    message = refused(monkeypatch, capsys, tmp_path / "kept", "--output", tmp_path / "out")
+    assert f"{path} is not a table" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch, capsys):
+    os.mkfifo(tmp_path / "run.json")
+    assert "run.json is not a record of a run: not a file" in refused(monkeypatch, capsys, tmp_path)
+
+
+def test_a_device_or_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="path must be a regular file"):
+        run_folder.write_text(tmp_path / "pipe", "{}")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_hidden_files_of_others_stay_beside_a_table(tmp_path):
+    for other in (".film.mp4-1.part", ".film.part"):
+        (tmp_path / other).write_text("of another program")
+    (tmp_path / ".folder-1.part").mkdir()
+    (tmp_path / ".folder-1.part" / "work.txt").write_text("of somebody else")
+    before = set(tmp_path.rglob("*"))
+    run_folder.write_text(tmp_path / "run.json", "{}")
+    assert set(tmp_path.rglob("*")) - before == {tmp_path / "run.json"}
+    assert before <= set(tmp_path.rglob("*"))
 
 
 def test_a_case_that_leads_elsewhere_is_refused(finished, tmp_path):

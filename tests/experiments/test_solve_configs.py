@@ -93,8 +93,9 @@ def test_the_same_seed_gives_the_same_records_to_the_last_digit(finished, experi
     if experiment == "clustering_mnist":
         assert again.run["clusters"] == before.run["clusters"]
         assert again.tables["clusters"] == before.tables["clusters"]
-        pictures = [next(folder.rglob("clusters.png")) for folder in (finished, tmp_path)]
-        assert pictures[0].read_bytes() == pictures[1].read_bytes()
+        folders = finished / experiment, tmp_path / experiment
+        (one,), (other,) = (list(folder.rglob("clusters.png")) for folder in folders)
+        assert one.read_bytes() == other.read_bytes()
 
 
 def test_another_seed_gives_another_record(finished, tmp_path):

@@ -83,13 +83,15 @@ def test_two_ranks_train_as_one(tmp_path):
     torch.testing.assert_close(first[1], plain.dual.y, rtol=1e-12, atol=1e-12)
 
 
-def test_the_trainer_can_stop_at_a_feasible_model(tmp_path):
-    run, optimizer = cases.trainer(tmp_path)
+def test_the_trainer_can_stop_at_a_feasible_model_and_logs_nothing_if_asked(tmp_path, capsys):
+    run, optimizer = cases.trainer(tmp_path, logging_strategy="no")
     run.pop_callback(PowerALMCallback)
     run.add_callback(PowerALMCallback(run, eps_A=1e3))
     run.train()
     assert len(optimizer.history) == 1
     assert run.state.global_step < 2 * cases.STEPS
+    assert not any("powalm/k" in row for row in run.state.log_history)
+    assert "powalm/k" not in capsys.readouterr().out
 
 
 def test_misuse_is_said(tmp_path):

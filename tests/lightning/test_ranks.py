@@ -12,6 +12,7 @@ from tests.lightning import run_ranks
 from tests.processes import distance, run_once, start, wait
 from tests.training.distributed import ranks_training as cases
 from tests.training.small_training import Net
+from tests.versions import NEEDS_FSDP2
 
 MODULE = "tests.lightning.run_ranks"
 
@@ -57,12 +58,12 @@ def assert_one_training(both, **settings):
         ("ddp, scaler and clipping", dict(scaler=True, clip=True)),
         ("ddp, ZeRO, resumed", dict(epochs=5)),
         ("ddp, resumed", dict(epochs=5)),
-        ("sharded", {}),
-        ("sharded, clipping", dict(clip=True)),
-        ("sharded, accumulation", dict(accumulate=True)),
-        ("sharded, resumed", dict(epochs=5)),
-        ("sharded, one file", {}),
-        ("sharded, one file, resumed", dict(epochs=5)),
+        pytest.param("sharded", {}, marks=NEEDS_FSDP2),
+        pytest.param("sharded, clipping", dict(clip=True), marks=NEEDS_FSDP2),
+        pytest.param("sharded, accumulation", dict(accumulate=True), marks=NEEDS_FSDP2),
+        pytest.param("sharded, resumed", dict(epochs=5), marks=NEEDS_FSDP2),
+        pytest.param("sharded, one file", {}, marks=NEEDS_FSDP2),
+        pytest.param("sharded, one file, resumed", dict(epochs=5), marks=NEEDS_FSDP2),
     ],
 )
 def test_two_ranks_of_a_trainer_train_as_one_process(name, settings, results):
@@ -125,6 +126,7 @@ def test_validation_is_summed_over_the_ranks_and_the_best_model_is_the_same(resu
         assert logged == pytest.approx(violation.max, rel=1e-5)
 
 
+@NEEDS_FSDP2
 def test_a_damaged_folder_is_refused_by_both_ranks(results):
     for rank, result in enumerate(results):
         message = result["sharded, damaged"]
@@ -133,6 +135,7 @@ def test_a_damaged_folder_is_refused_by_both_ranks(results):
         assert ("another rank found damage" in message) == (rank == 0)
 
 
+@NEEDS_FSDP2
 def test_ranks_that_share_a_batch_are_not_taken_for_ranks_of_their_own(results):
     for result in results:
         message = result["tensor parallel"]

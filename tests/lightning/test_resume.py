@@ -1,5 +1,7 @@
 """A training under Lightning resumes from its checkpoints bit for bit."""
 
+import math
+
 import pytest
 
 pytest.importorskip("lightning")
@@ -154,3 +156,9 @@ def test_a_checkpoint_of_another_number_of_optimizers_raises(tmp_path):
     callback.load_state_dict({"optimizers": [{}, {}]})
     with pytest.raises(ValueError, match="must have multipliers of 1 optimizers, got 2"):
         trainer(callback).fit(Lit(), loader())
+
+
+@pytest.mark.parametrize("epoch", [None, "two", math.nan, -1, torch.tensor([1, 2])])
+def test_a_damaged_epoch_is_named(epoch):
+    with pytest.raises(ValueError, match=r"checkpoint\['epoch'\] must be"):
+        PowerALMCallback().on_load_checkpoint(None, None, {"epoch": epoch})

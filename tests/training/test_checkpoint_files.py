@@ -149,6 +149,50 @@ def test_metadata_must_fit_the_files(sharded, change, message):
         check_checkpoint(sharded)
 
 
+def test_a_device_or_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ValueError, match="path must be a regular file, got the device or pipe"):
+            save_checkpoint(STATE, tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_link_into_a_missing_folder_is_named(tmp_path):
+    (tmp_path / "link.ckpt").symlink_to(tmp_path / "gone" / "a.ckpt")
+    with pytest.raises(FileNotFoundError, match=r"cannot write the checkpoint: .*link\.ckpt"):
+        save_checkpoint(STATE, tmp_path / "link.ckpt")
+
+
+@pytest.mark.parametrize("which", ["model.w", "step"])
+def test_every_entry_must_have_its_pieces(sharded, which):
+    metadata = pickle.loads((sharded / ".metadata").read_bytes())
+    for key in [key for key in metadata.storage_data if key.fqn == which]:
+        del metadata.storage_data[key]
+    (sharded / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError, match=f"a piece of {which} is missing"):
+        check_checkpoint(sharded)
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_a_pipe_in_a_folder_does_not_wait(sharded, name):
+    (sharded / name).unlink()
+    os.mkfifo(sharded / name)
+    with pytest.raises(CheckpointError, match=rf"{name} \(not a file\)"):
+        check_checkpoint(sharded)
+
+
+def test_the_other_file_of_lightning_is_checked_too(sharded):
+    torch.save({"epoch": 3}, sharded / "meta.pt")
+    check_checkpoint(sharded)
+    content = bytearray((sharded / "meta.pt").read_bytes())
+    content[content.index(b"epoch")] ^= 1
+    (sharded / "meta.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"meta\.pt"):
+        check_checkpoint(sharded)
+
+
 def test_bytes_after_the_metadata_are_damage(sharded):
     with (sharded / ".metadata").open("ab") as file:
         file.write(b"x")

@@ -318,3 +318,30 @@ def test_random_mutations_are_refused_or_loaded_as_they_are(seed):
     """A part of `make attack`."""
     outcomes = [attack_training(random.Random(f"{seed} {i}")) for i in range(8)]
     assert "refused" in outcomes
+
+
+@pytest.mark.skipif("adafactor" not in BASES, reason="this torch has no Adafactor")
+@pytest.mark.parametrize(
+    ("number", "value", "message"),
+    [
+        (1, {"step": torch.tensor(7.0)}, "must have 'variance'"),
+        (1, {"step": torch.tensor(7.0), "variance": {}}, r"\['variance'\] must be a tensor of sh"),
+        (0, {"step": torch.tensor(7.0)}, "must have 'row_var'"),
+        (0, {"step": torch.tensor(7.0), "row_var": torch.ones(4, 1), "col_var": None}, "'col_var'"),
+        (0, {"step": torch.tensor(7.0), "row_var": LOSS, "col_var": LOSS}, "'row_var'.* must be a"),
+    ],
+)
+def test_what_adafactor_keeps_is_checked(number, value, message):
+    assert_refused(("state", number), value, message, "adafactor")
+
+
+def test_a_move_that_is_almost_zero_divides_nothing():
+    target = trained("rmsprop", "margin", 22)
+    state = copy.deepcopy(target.optimizer.state_dict())
+    moves = state["powalm"]["units"]["moves"]
+    moves.update(dict.fromkeys(moves, 5e-324))
+    target.optimizer.load_state_dict(state)
+    target.advance(3)
+    target.optimizer.update_multipliers()
+    target.advance(1)
+    assert target.finite()

@@ -45,7 +45,8 @@ class PowerALMCallback(_TRAINER.TrainerCallback):  # type: ignore[misc]
     Every multiplier update is logged through the Trainer, and so to everything that it reports to
     (`report_to="tensorboard"`, …) and to `trainer.state.log_history`: `powalm/beta`,
     `powalm/violation/NAME`, `powalm/y/NAME` and so on; after an evaluation
-    `powalm/val/violation/NAME`. The Trainer saves and restores the multipliers with the optimizer.
+    `powalm/val/violation/NAME`. With `logging_strategy="no"`, updates are not logged, and
+    `optimizer.history` has them. The Trainer saves and restores the multipliers with the optimizer.
 
     Args:
         trainer: the Trainer that it is added to.
@@ -101,7 +102,8 @@ class PowerALMCallback(_TRAINER.TrainerCallback):  # type: ignore[misc]
             columns = row.to_dict()
             numbers = {k: v for k, v in columns.items() if isinstance(v, int | float)}
             finite = {k: float(v) for k, v in numbers.items() if math.isfinite(v) and k != "step"}
-            self.trainer.log({f"powalm/{name}": value for name, value in finite.items()})
+            if self.trainer.args.logging_strategy != "no":
+                self.trainer.log({f"powalm/{name}": value for name, value in finite.items()})
             if self.eps_A is not None and columns["max_violation"] <= self.eps_A:
                 control.should_training_stop = True
         self._logged = len(history)

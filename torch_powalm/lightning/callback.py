@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from torch_powalm.checks.state_checks import check_keys, check_list
+from torch_powalm.checks.state_checks import check_count, check_keys, check_list
 from torch_powalm.lightning.checkpoint_guard import check_before_loading, check_ranks
 from torch_powalm.lightning.compat import CALLBACKS
 from torch_powalm.lightning.metrics import (
@@ -169,7 +169,7 @@ class PowerALMCallback(*(module.Callback for module in CALLBACKS)):  # type: ign
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Remember the epoch, to detect that its end was skipped."""
-        self._saved_epoch = checkpoint["epoch"]
+        self._saved_epoch = check_count(checkpoint.get("epoch"), "checkpoint['epoch']")
 
     def _update_by_epochs(self, trainer: Any, epoch: int) -> dict[str, float]:
         """Update the optimizers that have stepped since their last update."""

@@ -29,8 +29,13 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], 
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"path must be a file, got the folder {path}")
+    if target.exists() and not target.is_file():  # /dev/null would become a file
+        raise ValueError(f"path must be a regular file, got the device or pipe {path}")
     _remove_left_over(target.parent)
-    part, file = _create(target)
+    try:
+        part, file = _create(target)
+    except OSError as error:
+        raise _failed(path, error) from error
     try:
         with file:
             checked = _CheckedFile(file)

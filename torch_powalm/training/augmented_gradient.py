@@ -26,6 +26,7 @@ from torch_powalm.training.batch_window import (
     with_graph_of,
 )
 from torch_powalm.training.block_vector import BlockVector
+from torch_powalm.training.distributed.comparison import compare_ranks
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.distributed.sharded_tensors import sharded_norm
 from torch_powalm.training.epoch_statistics import EpochStatistics
@@ -110,12 +111,12 @@ class AugmentedGradient:
         told = None if reported is seen else blocks.batch_values(reported)
         finite = True
         if device is not None and w is not None:
-            w = device.spoil(w, A_batch, told)
+            w = device.spoil(w, A_batch, told, seen, reported)
         else:
             finite = w is not None or self.finite.check(r)
             if told is not None:
                 finite &= self.finite.check(blocks.join(static, told))
-            finite &= self.finite.check_statistics(seen)
+            finite &= self.finite.check_statistics(seen, reported)
             if w is None or not finite:  # on_nonfinite="skip": step() sees nan, and skips
                 w = torch.full_like(r, math.nan)
         self.epoch.weight.add(w, finite and self.dual.started)
@@ -138,6 +139,8 @@ class AugmentedGradient:
         if not blocks.static or self.window.is_injected:
             return True
         params, device = self.blocks.params, self.device
+        if blocks.sharded and self.ranks.size > 1:
+            self.ranks.agreement.in_step(blocks.device)
         if not blocks.verified:
             check_reach(blocks, params)
             self.check_ranks()
@@ -241,10 +244,6 @@ class AugmentedGradient:
         parts = self.dual, blocks, *run, self.finite.on_nonfinite
         self.ranks.agreement.meet(partial(signature, *parts), blocks.device, blocks.sharded)
 
-    @torch.no_grad()
     def check_ranks(self) -> None:
         """Raise if a parameter-only block is not the same on all ranks."""
-        if self.ranks.size > 1:
-            self.meet_ranks()
-            norms = {name: norm(v) for name, v in self.blocks.ready().static_values().items()}
-            self.ranks.check_equal(norms, self.blocks.device)
+        compare_ranks(self)

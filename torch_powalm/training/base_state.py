@@ -20,7 +20,8 @@ from torch_powalm.checks.state_checks import (
     check_storage,
     refuse,
 )
-from torch_powalm.training.kept_state import check_alike, check_kept, is_from_torch, local
+from torch_powalm.training.kept_state import check_alike, check_kept, is_from_torch
+from torch_powalm.training.kept_values import local
 
 _FIXED = ("maximize", "capturable", "differentiable")  # a change would break or reverse the steps
 _SIGNED = ("dampening", "tolerance_grad", "tolerance_change")

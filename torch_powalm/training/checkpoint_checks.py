@@ -31,6 +31,7 @@ _SAFE = {
     ("pathlib", "PurePosixPath"),
     ("pathlib._local", "PosixPath"),  # Python 3.13
 }
+_EXTRA = "meta.pt"  # where Lightning keeps what is not a tensor
 _FLAGS = 0x808  # of an entry of a zip archive: sizes come later, names are of UTF-8
 _UNSAFE = "Unsupported global"  # torch's message for what is not on its safe list
 
@@ -70,17 +71,29 @@ def check_checkpoint(path: str | os.PathLike[str], part: int = 0, parts: int = 1
     pieces = _pieces(path)
     for name in sorted(pieces)[part::parts]:
         try:
-            with (path / name).open("rb") as file:
-                for offset, length in pieces[name]:
-                    file.seek(offset)
-                    content = file.read(length)
-                    if len(content) < length:
-                        raise EOFError(f"{name} ends early")
-                    _check_piece(io.BytesIO(content))
+            _check_places(path / name, pieces[name])
         except FileNotFoundError as error:
             raise CheckpointError(path, f"{name} is missing") from error
         except Exception as error:  # a damaged archive may raise anything
             raise CheckpointError(path / name, error) from error
+
+
+def _check_places(path: Path, places: list[tuple[int, int]]) -> None:
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        for offset, length in places:
+            if offset + length > size:
+                raise EOFError(f"{path.name} ends early")
+            file.seek(offset)
+            _check_piece(io.BytesIO(file.read(length)))
+        if not places:
+            _check_piece(file)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.exists() and not path.is_file():
+        raise ValueError("not a file")  # opening a pipe would wait forever
+    return path.open("rb")
 
 
 def check_file(path: Path) -> None:
@@ -118,9 +131,6 @@ def load_file(path: Path) -> Any:
 
 def _check_piece(content: IO[bytes]) -> None:
     with zipfile.ZipFile(content) as archive:
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"damaged in {damaged}")
         if len(set(archive.namelist())) < len(archive.namelist()):
             raise zipfile.BadZipFile("two entries of one name")
         for entry in archive.infolist():
@@ -129,6 +139,9 @@ def _check_piece(content: IO[bytes]) -> None:
             given = entry.external_attr, entry.internal_attr, entry.volume, entry.compress_type
             if any(given) or entry.flag_bits & ~_FLAGS:
                 raise zipfile.BadZipFile(f"damaged entry of {entry.filename} in the directory")
+        damaged = archive.testzip()  # after it is known that nothing is compressed
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"damaged in {damaged}")
 
 
 def _pieces(folder: Path) -> dict[str, list[tuple[int, int]]]:
@@ -136,10 +149,11 @@ def _pieces(folder: Path) -> dict[str, list[tuple[int, int]]]:
     path = folder / ".metadata"
     pieces: dict[str, list[tuple[int, int]]] = {}
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             metadata = _SafeUnpickler(file).load()
             if file.read(1):
                 raise EOFError("bytes after the end")
+        _check_complete(metadata)
         for piece in metadata.storage_data.values():
             name, place = Path(piece.relative_path), (piece.offset, piece.length)
             if name.is_absolute() or ".." in name.parts:
@@ -147,9 +161,21 @@ def _pieces(folder: Path) -> dict[str, list[tuple[int, int]]]:
             if not all(isinstance(n, int) and n >= 0 for n in place):
                 raise ValueError(f"{name} has a piece at {place}")
             pieces.setdefault(str(name), []).append(place)
+        if (folder / _EXTRA).exists():
+            pieces[_EXTRA] = []  # one piece
     except Exception as error:  # a damaged pickle may raise anything
         raise CheckpointError(path, error) from error
     return pieces
+
+
+def _check_complete(metadata: Any) -> None:
+    """Raise unless every entry of a sharded checkpoint has its pieces."""
+    stored = {(piece.fqn, piece.offset) for piece in metadata.storage_data}
+    for name, entry in metadata.state_dict_metadata.items():
+        chunks = getattr(entry, "chunks", None)
+        for offsets in [None] if chunks is None else [chunk.offsets for chunk in chunks]:
+            if (name, offsets) not in stored:
+                raise ValueError(f"a piece of {name} is missing")
 
 
 class _SafeUnpickler(pickle.Unpickler):

@@ -47,14 +47,14 @@ class EpochStatistics:
 
     def follow(self, gradient_norm: float | Tensor) -> bool:
         """Update the running gradient norm; return False without a change if the new one is nan."""
-        past = self.gradient_norm
-        if isinstance(gradient_norm, Tensor) or isinstance(past, Tensor):
+        past, on_device = self.gradient_norm, isinstance(gradient_norm, Tensor)
+        if not on_device and math.isnan(gradient_norm):
+            return False
+        if on_device or isinstance(past, Tensor):
             now = torch.as_tensor(gradient_norm)
             past = past if isinstance(past, Tensor) else torch.full_like(now, past)
             self.gradient_norm = running_norm(past, now, _MEMORY)
             return True
-        if math.isnan(gradient_norm):
-            return False
         past = past if math.isfinite(past) else gradient_norm
         self.gradient_norm = _MEMORY * past + (1 - _MEMORY) * gradient_norm
         return True

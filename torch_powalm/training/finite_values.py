@@ -30,11 +30,11 @@ class FiniteValues:
         """Whether the values r of all blocks are finite."""
         return math.isfinite(norm(r)) or self.fail(f"constraint {self.blocks.not_finite(r)!r}")
 
-    def check_statistics(self, seen: Tallies) -> bool:
+    def check_statistics(self, *seen: Tallies) -> bool:
         """Whether the statistics of a batch are finite, even those that do not reach the value."""
         names = [b.name for b in self.blocks.batch if b.from_statistics is not None]
-        bad = (name for name in names if not math.isfinite(norm(seen[name].total)))
-        name = next(bad, None)
+        pairs = ((name, sums[name].total) for sums in seen for name in names)
+        name = next((name for name, total in pairs if not math.isfinite(norm(total))), None)
         return name is None or self.fail(f"statistics of constraint {name!r}")
 
     def fail_at_gradient(self, params: Sequence[Tensor], window: BatchWindow) -> bool:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def hand_over(old: "PowerALMOptimizer", base: Optimizer) -> "PowerALMOptimizer":
     """Return an optimizer that continues with another base; the old one raises from now on."""
+    if old.ranks.size > 1:
+        old.ranks.agreement.begin_comparison(old.blocks.device)
     if old.gradient.device is not None:
         old.gradient.device.read()
     new = copy.copy(old)  # shares the multipliers, the units and the counters

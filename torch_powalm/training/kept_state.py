@@ -16,6 +16,13 @@ from torch_powalm.checks.state_checks import (
     check_storage,
     refuse,
 )
+from torch_powalm.training.kept_values import (
+    check_plain,
+    check_real,
+    check_scalar,
+    check_shape,
+    local,
+)
 
 # What torch's optimizers keep for each parameter that has had a gradient.
 _KEPT = {
@@ -61,6 +68,9 @@ def check_kept(base: Optimizer, kept: Any, p: Tensor, group: Mapping[str, Any], 
     name = type(base).__name__ if is_from_torch(base) else ""
     if name == "LBFGS":
         _check_search(base, kept, p, group, where)
+    elif name == "Adafactor":
+        if kept:
+            _check_factors(kept, p, where)
     elif name in _KEPT:
         if kept:
             _check_moments(name, kept, p, group, where)
@@ -83,11 +93,11 @@ def _check_moments(
     for key, value in kept.items():
         place = f"{where}[{key!r}]"
         if key in _SCALARS:
-            _check_scalar(value, place)
+            check_scalar(value, place)
         elif not (value is None and name == "SGD"):  # no momentum
-            _check_shape(value, place, tuple(p.shape))
+            check_shape(value, place, tuple(p.shape))
             low = 0.0 if key in _NONNEGATIVE and not p.is_complex() else -math.inf
-            _check_real(value, place, low, also_complex=p.is_complex())
+            check_real(value, place, low, also_complex=p.is_complex())
     if group.get("centered"):
         square, mean = local(kept["square_avg"]), local(kept["grad_avg"])
         # A mean of squares below the square of the mean would have the root nan.
@@ -95,29 +105,16 @@ def _check_moments(
             refuse(f"{where}['grad_avg']", "have squares of at most 'square_avg'", kept["grad_avg"])
 
 
-def _check_scalar(value: Any, where: str) -> None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(value, Tensor):
-        check_storage(value, where)
-        if value.numel() != 1 or not value.is_floating_point():
-            refuse(where, "be a number", value)
-    elif not plain:
-        refuse(where, "be a number", value)
-    number = check_number(value.item() if isinstance(value, Tensor) else value, where, low=0)
-    if where.endswith("['step']"):
-        if number != int(number):
-            refuse(where, "be a whole number", number)
-        check_number(number, where, high=2**53)
-
-
-def _check_real(
-    value: Tensor, where: str, low: float = -math.inf, also_complex: bool = False
-) -> None:
-    """Raise unless a tensor has data, and real finite entries ≥ low."""
-    check_storage(value, where)
-    if not (value.is_floating_point() or (also_complex and value.is_complex())):
-        refuse(where, "be a floating-point tensor", value)
-    check_entries(local(value), where, low)
+def _check_factors(kept: Mapping[str, Any], p: Tensor, where: str) -> None:
+    """Raise unless the state is one of Adafactor: a matrix has means of its rows and columns."""
+    shape = tuple(p.shape)
+    rows, columns = (*shape[:-1], 1), (*shape[:-2], 1, *shape[-1:])
+    wanted = {"row_var": rows, "col_var": columns} if p.dim() > 1 else {"variance": shape}
+    check_keys(kept, where, ["step", *wanted])
+    check_scalar(kept["step"], f"{where}['step']")
+    for key, found in wanted.items():
+        check_shape(kept[key], f"{where}[{key!r}]", found)
+        check_real(kept[key], f"{where}[{key!r}]", 0.0)
 
 
 def _check_search(
@@ -138,13 +135,13 @@ def _check_search(
     for key in ("d", "prev_flat_grad"):
         _check_vector(kept[key], f"{where}[{key!r}]", total)
     for key in ("t", "H_diag", "prev_loss"):
-        _check_plain(kept[key], f"{where}[{key!r}]", low=0.0 if key == "H_diag" else -math.inf)
+        check_plain(kept[key], f"{where}[{key!r}]", low=0.0 if key == "H_diag" else -math.inf)
     pairs = len(check_list(kept["old_dirs"], f"{where}['old_dirs']", lambda item, _: item))
     if pairs > group["history_size"]:
         refuse(f"{where}['old_dirs']", f"have at most {group['history_size']} items", pairs)
     for key in ("old_dirs", "old_stps"):
         check_list(kept[key], f"{where}[{key!r}]", lambda v, at: _check_vector(v, at, total), pairs)
-    check_list(kept["ro"], f"{where}['ro']", _check_plain, pairs)
+    check_list(kept["ro"], f"{where}['ro']", check_plain, pairs)
     if "al" in kept:
         check_list(kept["al"], f"{where}['al']", _check_optional, int(group["history_size"]))
     elif pairs:
@@ -152,28 +149,13 @@ def _check_search(
 
 
 def _check_vector(value: Any, where: str, total: int) -> None:
-    _check_shape(value, where, (total,))
-    _check_real(value, where)
-
-
-def _check_shape(value: Any, where: str, shape: tuple[int, ...]) -> None:
-    if not isinstance(value, Tensor) or value.is_nested or tuple(value.shape) != shape:
-        refuse(where, f"be a tensor of shape {shape}", value)
-
-
-def _check_plain(value: Any, where: str, low: float = -math.inf) -> None:
-    """Raise unless an entry of LBFGS is a number or a tensor without dimensions."""
-    if not isinstance(value, Tensor):
-        check_number(value, where, low=low)
-    elif value.is_nested or value.dim():
-        refuse(where, "be a number or a tensor without dimensions", value)
-    else:
-        _check_real(value, where, low)
+    check_shape(value, where, (total,))
+    check_real(value, where)
 
 
 def _check_optional(value: Any, where: str) -> None:
     if value is not None:
-        _check_plain(value, where)
+        check_plain(value, where)
 
 
 def _check_unknown(here: Mapping[Any, Any], kept: Mapping[Any, Any], p: Tensor, where: str) -> None:
@@ -187,7 +169,7 @@ def _check_unknown(here: Mapping[Any, Any], kept: Mapping[Any, Any], p: Tensor, 
             refuse(f"{where}[{key!r}]", "be a number or a tensor", value)
         for item, at in _leaves(value, f"{where}[{key!r}]"):
             if key in _SCALARS and not isinstance(here.get(key), str):
-                _check_scalar(item, at)
+                check_scalar(item, at)
             elif isinstance(item, Tensor):
                 check_storage(item, at, sparse=True)
                 ours = here.get(key)
@@ -237,10 +219,3 @@ def _leaves(value: Any, where: str, level: int = 0) -> Iterator[tuple[Any, str]]
             yield from _leaves(item, f"{where}[{key!r}]", level + 1)
     else:
         yield value, where
-
-
-def local(tensor: Any) -> Tensor:
-    """Return the entries of a tensor in this process."""
-    values: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    values = values.detach()
-    return values.coalesce().values() if values.is_sparse else values

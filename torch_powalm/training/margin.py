@@ -169,7 +169,7 @@ class Margin:
                     shape = (block.size or 0,)
                     found[key][name] = check_tensor(entry, place, shapes=[shape], low=low)
         last, place = state["measured_at"], f"{where}['measured_at']"
-        if last != -math.inf:
+        if not (isinstance(last, float) and last == -math.inf):
             last = check_number(last, place, low=0, high=steps_done)
         return {**found, "measured_at": last}
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_powalm.dual import DualState
 from torch_powalm.functional import norm
 from torch_powalm.result import DualRecord, Violation
+from torch_powalm.training.distributed.comparison import compare_ranks
 from torch_powalm.training.epoch_residual import epoch_residual
 from torch_powalm.training.state_dict import SavedMultipliers
 from torch_powalm.training.update_reading import UpdateReading, read_now
@@ -34,9 +35,7 @@ class MultiplierUpdate(SavedMultipliers):
         Batch blocks use the averages of the epoch, or the exact values passed here by name.
         """
         blocks, dual, schedule = self.blocks.ready(), self.dual, self.schedule
-        if self.ranks.size > 1:
-            self.gradient.meet_ranks()
-            self.ranks.agreement.before_update(blocks.device)
+        compare_ranks(self.gradient, exact)
         steps = self.epoch.steps, self.epoch.total_steps
         seen = {*self.constraints.epoch_sums(blocks.sizes), *exact}
         if self.epoch.skipped and any(block.name not in seen for block in blocks.batch):

@@ -224,7 +224,7 @@ class PowerALMOptimizer(MultiplierUpdate):
         if self.prox:
             self.prox.apply()
         if (device := self.gradient.device) is not None:
-            sums = device.guard.finish(self.base, sums, self.constraints.epoch_sums(sums))
+            sums = device.finish(self.base, sums, self.constraints.epoch_sums(sums))
         self.constraints.record_step(sums)
         self.epoch.count_step(self.gradient.window.parts)
         self.monitor.signals.after_step(bool(self._managed))

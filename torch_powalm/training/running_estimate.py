@@ -116,10 +116,10 @@ def checked_track(value: Any, where: str, block: Block) -> Track:
     error = check_tensor(items[2], f"{where}[2]", shapes=[(block.size or 0,)])
     spread = check_tensor(items[3], f"{where}[3]", shapes=[()], low=0.0)
     gain = check_tensor(items[4], f"{where}[4]", shapes=[()], low=GAIN_MIN * (1 - 1e-6))
-    if float(gain) > _largest_gain(block):
-        raise ValueError(
-            f"{where}[4] must be at most {_largest_gain(block)!r}, got {float(gain)!r}"
-        )
+    empty = not bool(torch.as_tensor(tally.weight).any())
+    largest = 1.0 if empty else _largest_gain(block)
+    if float(gain) > largest:
+        raise ValueError(f"{where}[4] must be at most {largest!r}, got {float(gain)!r}")
     return Track(tally, error, spread, gain)
 
 
@@ -139,11 +139,11 @@ def _chosen(ok: Tensor, new: Track, old: Track) -> Track:
 
 
 def _empty_unless(ok: Tensor, first: Track) -> Track:
-    """Return a first track whose sums are 0 where `ok` is false on the device."""
+    """Return a first track; where `ok` is false on the device, the next batch replaces it."""
     tally, total = first.tally, first.tally.total
     weight = tally.weight if isinstance(tally.weight, Tensor) else total.new_full((), tally.weight)
     sums = Tally(torch.where(ok, total, 0.0), torch.where(ok, weight, 0.0))
-    return first._replace(tally=sums, error=torch.zeros_like(first.error))
+    return first._replace(tally=sums, gain=torch.where(ok, first.gain, 1.0))
 
 
 def _mix(old: Tally, new: Tally, gain: Tensor) -> Tally:

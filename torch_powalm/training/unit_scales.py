@@ -105,10 +105,10 @@ class UnitScales(UnitMeasurements):
             room: by how much a block without a multiplier holds.
         """
         change = self.sensitivity(name)
-        if not change > 0:
+        change = change and max(change * self.move(name), room)
+        if not change > 1e-300:  # a smaller one has no reciprocal
             return self.used.get(name, 0.0)
-        share = max(self.cost(name) / self.unit, LEAST)
-        return math.sqrt(share) / max(change * self.move(name), room)
+        return math.sqrt(max(self.cost(name) / self.unit, LEAST)) / change
 
     def beta(self, progress: float) -> float:
         """Return the penalty after a part of the run: soft at its start, firm at its end."""

@@ -178,14 +178,15 @@ def test_random_numbers_that_are_the_same_on_every_rank_are_fine(outcomes):
 # Communication
 
 
-def test_one_all_reduce_per_augment_and_one_at_the_update(outcomes):
+def test_one_all_reduce_per_augment_and_two_at_the_update(outcomes):
     for found in outcomes("collectives"):
         # 6 blocks: 14 sums, 12 weights or counts, and a header of 6. At first ranks also compare
-        # signatures (16) and static blocks (4), and meet in the first five backward passes.
-        sizes = (16, 16, 32, 32, 4, 32, 32, 32, 32, 32)
+        # signatures (16), and meet in the first five backward passes. At the first step and at an
+        # update they compare where they are: 8 words, 3 numbers and 2 static blocks, twice.
+        sizes = (16, 16, 32, 32, 32, 26, 32, 32, 32, 32, 32, 26)
         assert found["calls"] == [("all_reduce", n) for n in sizes]
         # after augment() and after step() of three batches, and after update and violations
-        assert found["seen"] == [3, 5, 6, 7, 8, 9, 10]
+        assert found["seen"] == [3, 6, 7, 8, 9, 10, 12]
 
 
 def test_a_given_group_is_used_kept_by_a_deep_copy_and_dropped_by_a_pickle(outcomes):

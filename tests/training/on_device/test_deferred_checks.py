@@ -42,8 +42,7 @@ class Fragile:
             base(self.model.parameters(), lr=0.05),
             constraints,
             prox=terms,
-            check_finite="at_update",
-            **{"beta_1": 1.0, **settings},
+            **{"beta_1": 1.0, "check_finite": "at_update", **settings},
         )
         self.generator = torch.Generator().manual_seed(1)
 
@@ -107,6 +106,54 @@ def test_the_first_step_may_be_the_one(base: Any) -> None:
         training.step()
         twin.step()
     torch.testing.assert_close(training.model.state_dict(), twin.model.state_dict())
+
+
+def decayed(params: Any, **settings: Any) -> optim.Optimizer:
+    return optim.SGD(params, momentum=0.9, weight_decay=0.1, **settings)
+
+
+@pytest.mark.parametrize("base", [optim.Adam, optim.ASGD, optim.NAdam, optim.RAdam, decayed, fused])
+def test_what_a_base_creates_in_such_a_first_step_does_not_stay(base: Any) -> None:
+    trained = []
+    for check_finite in ("every_step", "at_update"):
+        training = Fragile(base, on_nonfinite="skip", check_finite=check_finite)
+        training.step("loss")
+        for _ in range(3):
+            training.step()
+        trained.append(training)
+    one, other = (t.optimizer.base.state_dict()["state"] for t in trained)
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+    assert [t.optimizer.epoch.skipped for t in trained] == [1, 1]
+
+
+def test_steps_left_out_make_the_warm_up_longer() -> None:
+    for check_finite in ("every_step", "at_update"):
+        training = Fragile(on_nonfinite="skip", warm_up=4, updates=1, check_finite=check_finite)
+        started = []
+        for spoil in ("", "loss", "", "batch", "", "", ""):
+            training.step(spoil)
+            started.append(training.optimizer.dual.started)
+        assert started == [False] * 5 + [True] * 2
+
+
+def test_a_running_average_starts_at_the_first_step_that_counts() -> None:
+    tracks = []
+    for check_finite in ("every_step", "at_update"):
+        training = Training(
+            ("rate", "mean", "counts"),
+            optim.SGD,
+            total_steps=100,
+            check_finite=check_finite,
+            on_nonfinite="skip",
+        )
+        for factor in (math.nan, 1.0, 1.0, 1.0):
+            training.step(factor)
+        state = training.optimizer.state_dict()
+        training.optimizer.load_state_dict(state)
+        tracks.append(training.optimizer.estimate.state_dict())
+    for name, track in tracks[0].items():
+        for one, other in zip(track, tracks[1][name], strict=True):
+            torch.testing.assert_close(*map(torch.as_tensor, (one, other)), check_dtype=False)
 
 
 def test_the_prox_of_such_a_step_is_taken_back() -> None:
@@ -257,3 +304,30 @@ def test_a_fused_base_masks_its_step_without_a_copy(base: Any, copies: int) -> N
             training.step()
         counts.append(clones.count)
     assert counts[1] - counts[0] == copies  # the weight and two moments
+
+
+@pytest.mark.parametrize("where", ["proxy", "strict"])
+@pytest.mark.parametrize("check_finite", ["every_step", "at_update"])
+def test_statistics_that_do_not_reach_the_value_count_too(check_finite: str, where: str) -> None:
+    model, constraints = nn.Linear(3, 1), ConstraintRegistry()
+    constraints.inequality("rate", size=1, from_statistics=lambda s: s[:1] / s[1:2] - 0.2)
+    optimizer = PowerALMOptimizer(
+        optim.SGD(model.parameters(), lr=0.1),
+        constraints,
+        beta_1=1.0,
+        check_finite=check_finite,
+        on_nonfinite="skip",
+    )
+    for last in (0.0, math.inf, 0.0):
+        optimizer.zero_grad()
+        out = model(torch.ones(2, 3))
+        good = torch.stack([out.sigmoid().sum(), out.new_tensor(2.0), out.new_tensor(0.0)])
+        wrong = torch.stack([*good[:2], out.new_tensor(last)])
+        strict = {"rate": wrong.detach()} if where == "strict" else None
+        rate = wrong if where == "proxy" else good
+        optimizer.augment(out.square().mean(), rate=rate, strict=strict).backward()
+        optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    assert state["powalm"]["skipped"] == 1
+    optimizer.load_state_dict(state)
+    assert math.isfinite(optimizer.update_multipliers().primal_residual)

@@ -11,7 +11,6 @@ they wait for it; so a hook on one parameter joins them from there.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -21,26 +20,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_powalm.training.block import Tally
-from torch_powalm.training.optimizer_protocol import default_store
+from torch_powalm.training.distributed.waiting_for_ranks import deadline, numbered, wait_for_all
 
 Tallies = Mapping[str, Tally]
 Description = dict[str, str]
 
-DEADLINE = 12.0  # seconds until all ranks must have used their optimizers for the first time
 _WORDS = 8  # numbers of a digest
 _MODULUS = 64  # of counters in a header: their squares stay exact in float32 over 4,000 ranks
 _DOING = (
     *("backward", "augment()", "update_multipliers()", "augment() with other values", "forward"),
-    "augment() with an index",
+    *("augment() with an index", "check_ranks(), with_base() or a first step", "step()"),
 )
 _HEADER = 6  # numbers: what is done, how often, after how many steps, and their squares
 _WATCHED = 5  # first backward passes in which the ranks meet
-_contacts = 0  # first uses of optimizers in this process
-
-
-def deadline() -> float:
-    """Return the seconds to wait for the other ranks, TORCH_POWALM_DEADLINE if it is set."""
-    return float(os.environ.get("TORCH_POWALM_DEADLINE", DEADLINE))
 
 
 class Agreement:
@@ -67,7 +59,7 @@ class Agreement:
             return
         ranks = dist.get_process_group_ranks(self._base or dist.group.WORLD)
         mine = describe()
-        _wait_for_all(ranks)
+        wait_for_all(ranks)
         self._group = dist.new_group(
             ranks,
             backend=dist.get_backend(self._base),
@@ -92,7 +84,7 @@ class Agreement:
             values = [description.get(name, "none") for description in everyone]
             if len(set(values)) > 1:
                 found = {v: [i for i, w in enumerate(values) if w == v] for v in values}
-                got = " and ".join(f"{v} on {_ranks(where)}" for v, where in found.items())
+                got = " and ".join(f"{v} on {numbered(where)}" for v, where in found.items())
                 raise RuntimeError(f"{name} must be the same on all ranks, got {got}")
 
     def _all_equal(self, numbers: Tensor, device: torch.device) -> bool:
@@ -159,15 +151,43 @@ class Agreement:
         self._join(5, device)
         return self._group
 
-    def before_update(self, device: torch.device) -> None:
-        """Check that all ranks update their multipliers now."""
-        self._join(2, device)
+    def begin_comparison(self, device: torch.device, update: bool = False) -> None:
+        """Check that all ranks make an update, or else compare something, if they have met."""
+        if self._group is not None:
+            self._join(2 if update else 6, device)
+
+    def compare(
+        self, described: Description, norms: Mapping[str, float], device: torch.device
+    ) -> None:
+        """Raise on all ranks if descriptions differ, or norms by more than rounding."""
+        words = _digest(described).to(torch.float64)
+        mine = torch.cat([words, torch.tensor(list(norms.values()), dtype=torch.float64)])
+        both = torch.cat([mine, -mine]).nan_to_num().to(device)
+        dist.all_reduce(both, op=dist.ReduceOp.MAX, group=self._group)
+        highest, lowest = both.cpu().chunk(2)
+        gaps = highest + lowest
+        if bool(gaps[: len(words)].any()):
+            everyone: list[Any] = [None] * dist.get_world_size(self._group)
+            dist.all_gather_object(everyone, described, group=self._group)
+            self._raise(everyone)
+        differs = gaps > 1e-5 * highest.abs().clamp(min=1)
+        for name, different in zip(norms, differs[len(words) :].tolist(), strict=True):
+            if different:
+                raise RuntimeError(
+                    f"{name} must be the same on every rank, got {norms[name]!r} as its norm here; "
+                    "use the same parameters and states and no random numbers on all ranks"
+                )
 
     def in_forward(self, device: torch.device) -> None:
-        """Check in the first forward pass of a step that all ranks begin one."""
-        if self._group is not None and not self._met:
+        """Check before a forward pass of shards, which is a collective, that all ranks begin it."""
+        if self._group is not None:
             self._met = True
             self._join(4, device)
+
+    def in_step(self, device: torch.device) -> None:
+        """Check before a step gathers shards that all ranks begin it."""
+        if self._group is not None and not torch.compiler.is_compiling():
+            self._join(7, device)
 
     def in_backward(self, device: torch.device, augmented: bool | None) -> None:
         """Check that all ranks do the same in the first backward passes and any without `augment`.
@@ -184,22 +204,6 @@ class Agreement:
     def end_step(self) -> None:
         """Count a step, and meet again in the next one."""
         self._met, self._steps = False, self._steps + 1
-
-
-def _wait_for_all(ranks: list[int]) -> None:
-    """Wait until all ranks have come here, and raise with the names of those that have not."""
-    global _contacts
-    _contacts += 1
-    store, prefix = default_store(), f"powalm/{min(ranks)}-{len(ranks)}/{_contacts}"
-    store.set(f"{prefix}/{dist.get_rank()}", "here")
-    try:
-        store.wait([f"{prefix}/{rank}" for rank in ranks], timedelta(seconds=deadline()))
-    except Exception as error:
-        missing = [rank for rank in ranks if not store.check([f"{prefix}/{rank}"])]
-        raise RuntimeError(
-            f"all ranks must use their optimizers within {deadline():g} seconds of each other "
-            f"(set TORCH_POWALM_DEADLINE to wait longer), got nothing from {_ranks(missing)}"
-        ) from error
 
 
 def all_reduce(buffer: Tensor, group: Any) -> None:
@@ -232,7 +236,3 @@ def _common_dtype(tensors: list[Tensor]) -> torch.dtype:
 def _ordinal(n: int) -> str:
     ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
     return f"{n}{ending}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -117,20 +117,6 @@ class Ranks:
             found.append(tensor)
         return found
 
-    def check_equal(self, norms: Mapping[str, float], device: torch.device) -> None:
-        """Raise if a constraint's norm is not the same on all ranks, up to rounding."""
-        mine = torch.tensor(list(norms.values()), dtype=torch.float64)
-        both = torch.cat([mine, -mine]).nan_to_num().to(device)
-        dist.all_reduce(both, op=dist.ReduceOp.MAX, group=self.group)
-        highest, lowest = both[: len(mine)], -both[len(mine) :]
-        differs = highest - lowest > 1e-5 * highest.abs().clamp(min=1)
-        for name, different in zip(norms, differs.tolist(), strict=True):
-            if different:
-                raise RuntimeError(
-                    f"constraint {name!r} must be the same on every rank, got {norms[name]!r} as "
-                    "its norm here; use the same parameters and no random numbers on all ranks"
-                )
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
         return Ranks(self.group)
 

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from torch_powalm.dual import DualState
 from torch_powalm.training.automatic_units import AutomaticUnits
+from torch_powalm.training.batch_window import Tallies
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.sharded_tensors import norm_on_device
 from torch_powalm.training.epoch_statistics import EpochStatistics
@@ -50,18 +52,24 @@ class DeviceState:
         self.tensors.publish()
         self.start_norms = self.tensors.start_norms(r)
 
-    def spoil(self, w: Tensor, A_batch: Tensor, told: Tensor | None) -> Tensor:
+    def spoil(self, w: Tensor, A_batch: Tensor, told: Tensor | None, *sums: Tallies) -> Tensor:
         """Return the weight of a batch, nan if a value of the batch is not finite.
 
         Args:
             w: the weight of all blocks.
             A_batch: the values of the batch blocks.
             told: the values to report, if these are others.
+            *sums: what the values come from; statistics need not reach them.
         """
         start = self.blocks.static_size
         wrong = self.guard.note(A_batch, start)
         if told is not None:
             wrong = wrong | self.guard.note(told, start)
+        for block in self.blocks.batch:
+            if block.from_statistics is not None:
+                for one in sums:
+                    wrong = wrong | self.guard.note(one[block.name].total.sum()[None], start)
+            start += self.blocks.sizes[block.name]
         return w.masked_fill(wrong, math.nan)
 
     def spoil_indexed(self, name: str, value: Tensor, w: Tensor) -> Tensor:
@@ -77,10 +85,15 @@ class DeviceState:
         guard.wrong = guard.wrong | guard.note(r[: self.blocks.static_size])
         return True
 
-    def measure(self, grads: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor:
-        """Return the norm of .grad, and judge this step; shorten a gradient that is too long."""
+    def measure(self, grads: Sequence[Tensor], params: Sequence[Tensor]) -> Tensor | float:
+        """Return the norm of .grad, and judge this step; shorten a gradient that is too long.
+
+        The norm is nan if the host must skip this step.
+        """
         now, units = norm_on_device(*grads), self.units
         self.guard.judge(now)
+        if self.guard.refuses(self.blocks.base, params):
+            return math.nan
         if units.measuring and self.blocks.names:
             units.follow_rate(self.blocks.rate)
             units.measure_pull(now, params)
@@ -89,6 +102,16 @@ class DeviceState:
             for grad in grads:
                 grad.mul_(shorter.to(grad.dtype))
         return now
+
+    def finish(self, base: Optimizer, new: Tallies, old: Tallies) -> Tallies:
+        """After a step, undo it unless it counts; return the sums of the epoch that are true.
+
+        At the end of the warm-up the flags are read, since steps left out make it longer.
+        """
+        sums = self.guard.finish(base, new, old)
+        if self.epoch.total_steps + 1 == self.epoch.warm_up:
+            self.read()
+        return sums
 
     def culprits(self, finite: FiniteValues) -> list[str]:
         """Raise, or return a signal, if a value was not finite, as far as the host knows."""

@@ -45,6 +45,7 @@ class StepGuard:
         self.bad_gradients = 0
         self._kept: list[tuple[Tensor, Tensor]] = []  # tensors that a step changes, and copies
         self._had: dict[Tensor, set[str]] = {}  # entries of the base's state before the step
+        self._stepped: set[Tensor] = set()  # parameters that the base has moved without a state
 
     @torch.no_grad()
     def note(self, r: Tensor, start: int = 0) -> Tensor:
@@ -70,6 +71,25 @@ class StepGuard:
         self.ok = ~self.left_out
         self.counts.add_(torch.stack([bad, self.left_out]))
         self.wrong = self._none
+
+    @torch.no_grad()
+    def refuses(self, base: Optimizer, params: Sequence[Tensor]) -> bool:
+        """Whether the host must skip this step, because the base would create state in it.
+
+        No copy of that state could be restored: ASGD, for one, creates its learning rates. So such
+        a step is judged at once, which is one read at the first step of a training.
+        """
+        if torch.compiler.is_compiling() or _is_stateless(base):
+            return False
+        new = [p for p in params if p.grad is not None and p not in base.state]
+        new = [p for p in new if p not in self._stepped]
+        if not new:
+            return False
+        if not bool(self.left_out):
+            self._stepped.update(new)
+            return False
+        self.counts[1] -= 1  # the optimizer counts it
+        return True
 
     @torch.no_grad()
     def keep(self, base: Optimizer, params: Sequence[Tensor], prox: Sized) -> Tensor:
@@ -143,6 +163,10 @@ class StepGuard:
 def _tensors(base: Optimizer) -> list[Tensor]:
     """Return the tensors in the state of the base."""
     return [v for state in base.state.values() for v in state.values() if isinstance(v, Tensor)]
+
+
+def _is_stateless(base: Optimizer) -> bool:
+    return isinstance(base, torch.optim.SGD) and not any(g["momentum"] for g in base.param_groups)
 
 
 def _is_on(value: Any, device: torch.device) -> bool:
