@@ -11,6 +11,11 @@ FITS = "equations whose least-squares point is not feasible"
 CAUSES = {
     "PALMER7A": "a flat and curved valley: many short steps",
     "S365": "ends at a plane beyond which the gradient is not defined",
+    "S365MOD": "a minimum of the violation; from one random point in four a feasible one is found",
+    "SNAKE": "the first penalty is too weak: x runs far away along f",
+    "HS99EXP": "f falls without end along infeasible points",
+    "HYDCAR20": "a curved valley: many short steps",
+    "YATP1CNE": "a curved valley: many short steps",
     "TRO3X3": "f falls without end along infeasible points; the run is caught at x = 0",
 }
 
@@ -43,9 +48,13 @@ def cause(row: Row) -> str:
     known = CAUSES.get(row["problem"])
     if known:
         return known
+    if row["solved"] == "1":
+        return "solved, but late"
     objective, _ = classes()[row["problem"]]
     if row["status"] == "infeasible":
         return FITS if objective in "NC" else "a stationary point of the violation"
+    if row["status"] == "stalled" and objective in "NC":
+        return "searches from several points end with different violations"
     if row["status"].startswith("cannot load"):
         return "the problem itself cannot be built"
     gradients, cpu = int(row["gradient_calls"] or 0), float(row["cpu"] or 0)

@@ -212,3 +212,64 @@ def test_the_curvature_replaces_gauss_newton_where_the_violation_stays() -> None
     result = run(ModelNewton(), psi, prox.Zero(), x, tol=1e-8, max_iter=50)
     assert result.status is Status.CONVERGED
     assert not curvature.is_flat
+
+
+def test_a_newton_step_that_a_close_bound_turns_uphill_is_replaced() -> None:
+    class Narrow:
+        H = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=F64)
+
+        def value_and_grad(self, d: Tensor) -> tuple[float, Tensor]:
+            grad = self.H @ d + vector(1.0, 0.5)
+            return 0.5 * torch.dot(d, grad + vector(1.0, 0.5)).item(), grad
+
+        def hessian(self, d: Tensor) -> Tensor:
+            return self.H
+
+    lower = vector(-1e-9, -10)
+    d, _ = minimize_on_box(Narrow(), vector(0, 0), lower, vector(10, 10))
+    torch.testing.assert_close(d, vector(-1e-9, -0.5), rtol=0, atol=1e-6)
+
+
+def test_a_step_to_a_bound_ends_on_it() -> None:
+    lower = torch.linspace(0.1, 0.9, 9, dtype=F64) / 3
+    problem = Problem(
+        lambda x: -x.square().sum() + (2 + x).sum(),
+        inequality=lambda x: x.sum().reshape(1) - 100,
+        g=prox.Box(lower, lower + 1),
+    )
+    solution = power_alm(problem, lower + torch.linspace(0.1, 0.15, 9, dtype=F64))
+    assert solution.status is Status.CONVERGED
+    assert bool(((solution.x == lower) | (solution.x == lower + 1)).all())
+
+
+class Flat:
+    """A model that promises less than the rounding of ψ, which rises."""
+
+    calls = 0
+
+    def value(self, x: Tensor) -> float:
+        return self.value_and_grad(x)[0]
+
+    def value_and_grad(self, x: Tensor) -> tuple[float, Tensor]:
+        self.calls += 1
+        return 1e6 + 1e-6 * self.calls, torch.ones_like(x)
+
+    def first_radius(self, x: Tensor) -> float:
+        return 1.0
+
+    def model_step(self, x: Tensor, radius: float) -> tuple[Tensor, float]:
+        return torch.full_like(x, 1e-3), 1e-12
+
+    def corrected_step(self, x: Tensor, refused: Tensor, radius: float) -> None:
+        return None
+
+    def learn(self, x: Tensor, x_next: Tensor, *, accepted: bool) -> None:
+        pass
+
+
+def test_steps_end_where_psi_cannot_be_compared_any_more() -> None:
+    psi = Flat()
+    result = run(ModelNewton(), psi, prox.Zero(), vector(1, 2), tol=1e-3, max_iter=100)
+    assert result.status is Status.STALLED
+    assert result.iterations <= 22
+    assert psi.calls <= 70

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch_powalm.solvers.prox_gradient import dot
 _ACCEPTED, _POOR, _GOOD = 1e-4, 0.25, 0.75  # fractions of the predicted decrease
 _SHRINK = (0.1, 0.5)  # smallest and largest factor of the radius after a refused step
 _GROWTH = 3.0  # factor of the radius after a good step that has reached it
+_LAST = 50  # iterations of PANOC where ψ is too flat to be compared
 _SHORTEST = 1e-14  # step relative to x that counts as none
 
 
@@ -52,7 +54,7 @@ class ModelNewton:
         3.  Δ grows after a good step and shrinks after a poor or a refused one
 
     Every step takes one gradient, and the model learns from refused ones, too. If no step is found,
-    PANOC continues from the same point.
+    PANOC continues from the same point, but briefly if ψ is too flat there to be compared.
 
     Reference: Conn, Gould, Toint 2000.
     """
@@ -62,6 +64,9 @@ class ModelNewton:
         if isinstance(psi, Modeled):
             at: _Evaluated | None = _Evaluated(x, *psi.value_and_grad(x), psi.first_radius(x))
             while at is not None:
+                if at.radius == 0:
+                    yield from islice(PANOC().iterate(psi, g, x, tol), _LAST)
+                    return
                 x = at.x
                 yield Iterate(x, g.distance(x, at.grad), at.psi)
                 at = _next(psi, g, at)
@@ -78,11 +83,17 @@ class _Evaluated(NamedTuple):
 
 
 def _next(psi: Modeled, g: Proximable, at: _Evaluated) -> _Evaluated | None:
-    """Shrink the radius until a step is accepted; None if the steps become too short."""
+    """Shrink the radius until a step is accepted; None if the steps become too short.
+
+    The radius is 0 at the end of what ψ can show: there is no step that would decrease it by more
+    than rounding.
+    """
     radius = at.radius
     while True:
         step = psi.model_step(at.x, radius)
         found, there = _try(psi, g, at, step, radius)
+        if found is None and step is not None and step[1] <= rounding(at.x, at.psi):
+            return at._replace(radius=0.0)
         if there is None:
             return None
         if found is None:

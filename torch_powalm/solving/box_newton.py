@@ -33,7 +33,8 @@ def minimize_on_box(
     """A point of the box with a small projected gradient, or where no lower value is found.
 
     Newton steps on the variables that the gradient does not push against a bound, with a search
-    along the projected step. Where the Hessian is not positive definite, the absolute values of its
+    along the projected step, or along that of the gradient over the diagonal of the Hessian if no
+    lower value is found. Where the Hessian is not positive definite, the absolute values of its
     eigenvalues replace them; where it is so flat that a step would leave the box by far, they are
     increased, because the projection of such a step points anywhere.
 
@@ -55,11 +56,16 @@ def minimize_on_box(
         tol = _ACCURACY * size if tol is None else tol
         if size <= tol or not math.isfinite(value):
             break
-        p = _newton(function.hessian(d), grad, free, norm((upper - lower)[free]))
+        H = function.hessian(d)
+        p = _newton(H, grad, free, norm((upper - lower)[free]))
         if p is None:
             break
         step[free] = p
         found = _search(function, d, value, grad, step, lower, upper)
+        if found is None:  # a bound is so close that the projection turns the step uphill
+            steep = H.diagonal().abs()
+            step[free] = (-grad / steep.clamp(min=_FLATTEST * float(steep.max()) or 1.0))[free]
+            found = _search(function, d, value, grad, step, lower, upper)
         if found is None:
             break
         change = value - found[1]

@@ -150,6 +150,10 @@ class LagrangianCurvature:
         upper = (self.upper - x).clamp(max=radius)
         start = torch.zeros_like(x)
         d, value = minimize_on_box(model, start, lower, upper)
+        # A bit beyond a bound that is reached: x + d must not end a bit beside it.
+        bit = 4 * torch.finfo(x.dtype).eps * (x.abs() + d.abs())
+        below, above = d <= self.lower - x, d >= self.upper - x
+        d = torch.where(below, d - bit, torch.where(above, d + bit, d))
         return d, model.value_and_grad(start)[0] - value
 
     def learn(self, old: Expansion, new: Expansion, w: Tensor, *, accepted: bool) -> None:
