@@ -148,9 +148,10 @@ def same(a: Any, b: Any) -> bool:
         a, b = (t.to_dense() if t.is_sparse else t for t in (a, b))
         return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return (isinstance(a, Tensor) and a.numel() == 1 and float(a) == b) or (
-            isinstance(b, Tensor) and b.numel() == 1 and float(b) == a
-        )
+        one, other = (a, b) if isinstance(a, Tensor) else (b, a)
+        if one.numel() != 1 or not isinstance(other, int | float):
+            return False
+        return float(one) in (other, float(torch.tensor(other, dtype=one.dtype)))  # by NAdam
     return bool(a == b) or (a != a and b != b)
 
 

@@ -105,11 +105,20 @@ def _rounding(case: Case) -> float:
 
 
 def _growth(case: Case, steps: int) -> float:
-    """Return how far a change by a rounding error moves the parameters of a training."""
+    """Return how far changes by a rounding error move the parameters of a training.
+
+    In a line search a rounding error may decide which point is taken, so several are tried.
+    """
+    return max(_moved(case, steps, seed) for seed in range(12 if case.searches else 1))
+
+
+def _moved(case: Case, steps: int, seed: int) -> float:
     runs = Ours(case), Ours(case)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in runs[1].params:
-            p.mul_(1 + 1e-14)
+            noise = torch.randn(p.shape, generator=generator, dtype=F64) if seed else 1.0
+            p.mul_(1 + 1e-14 * noise)
     furthest = 0.0
     for step in range(steps):
         for run in runs:

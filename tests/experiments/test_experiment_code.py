@@ -10,6 +10,7 @@ from tests.experiments.tiny_runs import ROOT
 
 FILES = sorted((ROOT / "experiments").rglob("*.py"))
 PUBLIC = {"torch_powalm", "torch_powalm.prox", "torch_powalm.solvers", "torch_powalm.lightning"}
+PUBLIC |= {"torch_powalm.integrations"}
 ENGINES = ("huggingface", "hydra_configs", "sweep")
 PUBLIC |= {f"torch_powalm.integrations.{name}" for name in ENGINES}
 VAGUE = {"watch", "killable", "entry", "rows", "requirements", "report", "progress", "utils"}

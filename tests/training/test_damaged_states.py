@@ -345,3 +345,15 @@ def test_a_move_that_is_almost_zero_divides_nothing():
     target.optimizer.update_multipliers()
     target.advance(1)
     assert target.finite()
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "value"),
+    [
+        ("lbfgs", ("param_groups", 0, "line_search_fn"), True),
+        ("wolfe", ("param_groups", 0, "line_search_fn"), None),
+        ("adagrad", ("state", 0), {}),
+    ],
+)
+def test_what_torch_loads_and_fails_on_later_is_refused(base, path, value):
+    assert_refused(path, value, "must", base)

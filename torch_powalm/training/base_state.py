@@ -23,7 +23,8 @@ from torch_powalm.checks.state_checks import (
 from torch_powalm.training.kept_state import check_alike, check_kept, is_from_torch
 from torch_powalm.training.kept_values import local
 
-_FIXED = ("maximize", "capturable", "differentiable")  # a change would break or reverse the steps
+# A change of these would break or reverse the steps, or not be taken over.
+_FIXED = ("maximize", "capturable", "differentiable", "line_search_fn", "decoupled_weight_decay")
 _SIGNED = ("dampening", "tolerance_grad", "tolerance_change")
 _COUNTS = ("history_size", "max_iter", "max_eval", "ns_steps")
 _ABOVE_1 = math.nextafter(1.0, 2.0)
