@@ -34,7 +34,7 @@ BASELINES = {  # methods without a power ν, and their colors
     "unconstrained": "0.6",
     "penalty": "#cc79a7",
     "cooper": "#009e73",
-    "nothing set": "#000000",
+    "nothing set": "#e6a800",
 }
 ALL = 8 * 3  # runs of an experiment: methods times seeds
 FLOOR = 1e-4  # smallest violation on a logarithmic axis
