@@ -43,8 +43,8 @@ built from [bench.csv.gz](results/constraint_bench/bench.csv.gz) by
   of 2 % and not of 50 %.
 - **Seeds.** Ours has run with five seeds: in natural units with both bases on both halves, and with
   Adam in all unit systems on the judgment half. The peers have run with Adam: in natural units two
-  seeds on the judgment half and one on the other, and one seed in other units. Regret is shown where a peer has run with the same task, base and seed; with SGD
-  none has.
+  seeds on the judgment half and one on the other, and one seed in other units. Regret is shown
+  where a peer has run with the same task, base and seed; with SGD none has.
 - **Units.** All constraint values times 1e-3, 1e-2, 1e2 or 1e3, or the loss times 1e-2 or 1e2. SGD
   does not run with the loss in other units, since its learning rate depends on them. Tasks named
   `mixed_units` have one block in 1e3 and one in 1e-4 on top.
