@@ -155,7 +155,7 @@ class HandDual:
         y = (self._priced() + sigma * torch.cat(moves)) * self.scale
         y = torch.where(self.inequality, y.clamp(min=0), y)
         limit = settings.get("y_max", math.inf)
-        self.y = self.y + part * (y.clamp(-limit, limit) - self.y)
+        self.y = (self.y + part * (y - self.y)).clamp(-limit, limit)
         enough = settings.get("sufficient_decrease")
         fallen = enough is not None and length <= enough * (self.last_norm or 0.0)
         self.last_norm = length
