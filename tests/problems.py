@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_powalm import prox
+from torch_powalm import DualState, prox
 from torch_powalm.result import Status
 from torch_powalm.solving.problem import Problem
 
 
 def vector(*entries: float) -> Tensor:
     return torch.tensor(entries, dtype=torch.float64)
+
+
+def dual_state(**settings: Any) -> DualState:
+    """A dual state, classical and with constant β = 1 where nothing else is asked for."""
+    neutral = {
+        "nu": 1.0,
+        "beta_1": 1.0,
+        "omega": 1.0,
+        "sigma": "penalty",
+        "sigma_1": 1.0,
+        "beta_max": math.inf,
+        "y_max": math.inf,
+        "sufficient_decrease": None,
+    }
+    return DualState(**{**neutral, **settings})
 
 
 class Constants(NamedTuple):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.problems import vector
-from torch_powalm import DualState, Problem, power_alm, solvers
+from tests.problems import dual_state, vector
+from torch_powalm import Problem, power_alm, solvers
 from torch_powalm.result import Status
 from torch_powalm.solving.initialization import first_penalty
 from torch_powalm.solving.subproblem import Subproblem
@@ -57,16 +57,7 @@ def test_a_decrease_of_psi_counts_as_progress_from_the_given_size_on(
     decrease: float, idle: bool
 ) -> None:
     problem = Problem(lambda x: 1 + x.sum(), equality=lambda x: 0 * x)
-    dual = DualState(
-        nu=0.8,
-        beta_1=1.0,
-        omega=1.1,
-        sigma="penalty",
-        sigma_1=10.0,
-        beta_max=math.inf,
-        y_max=math.inf,
-        sufficient_decrease=None,
-    )
+    dual = dual_state(nu=0.8, omega=1.1, sigma_1=10.0)
     x = torch.zeros(1, dtype=torch.float64)
     dual.start(x)
     psi = Subproblem(problem, dual, monitor=DescentMonitor(decrease, max_idle=2000))

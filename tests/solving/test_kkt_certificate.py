@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.problems import vector
-from torch_powalm import DualState, Problem, prox
+from tests.problems import dual_state, vector
+from torch_powalm import Problem, prox
 from torch_powalm.solving import kkt_certificate
 from torch_powalm.solving.gradient_scaling import ScaledProblem, Scales
 from torch_powalm.solving.kkt_certificate import Certified, certify, improve_multipliers
@@ -27,16 +27,7 @@ def certified(
     problem: Problem, x: Tensor, y: Tensor, eps_phi: float = EPS, eps_A: float = EPS
 ) -> Certified:
     """The certificate at x when the dual state has y and a penalty of 3."""
-    dual = DualState(
-        nu=1.0,
-        beta_1=3.0,
-        omega=2.0,
-        sigma="penalty",
-        sigma_1=1.0,
-        beta_max=math.inf,
-        y_max=math.inf,
-        sufficient_decrease=None,
-    )
+    dual = dual_state(beta_1=3.0, omega=2.0)
     at = problem.oracle.at(x)
     dual.start(at.r)
     dual.load_state_dict({**dual.state_dict(), "y": y})

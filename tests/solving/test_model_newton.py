@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.problems import vector
+from tests.problems import dual_state, vector
 from torch_powalm import Problem, Status, power_alm, prox
-from torch_powalm.dual import DualState
 from torch_powalm.prox import Proximable
 from torch_powalm.solvers import run
 from torch_powalm.solvers.model_newton import ModelNewton
@@ -30,16 +29,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 def model(seed: int, nu: float, *, inequality: bool) -> PenaltyModel:
     n, m = 5, 4
     M, r, y = normal(seed, n, n), normal(seed + 1, m), normal(seed + 2, m)
-    dual = DualState(
-        nu=nu,
-        beta_1=3.0,
-        omega=1.0,
-        sigma="penalty",
-        sigma_1=1.0,
-        beta_max=math.inf,
-        y_max=math.inf,
-        sufficient_decrease=None,
-    )
+    dual = dual_state(nu=nu, beta_1=3.0)
     mask = torch.tensor([False, False, True, True]) if inequality else None
     dual.start(r, mask)
     if mask is not None:

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.problems import vector
+from tests.problems import dual_state, vector
 from torch_powalm import Problem, Status, power_alm, prox
-from torch_powalm.dual import DualState
 from torch_powalm.solving.kkt_certificate import certify
 from torch_powalm.solving.lagrangian_curvature import LagrangianCurvature
 from torch_powalm.solving.newton_finish import newton_finish
@@ -51,16 +50,7 @@ def test_bounds_and_inequalities_are_exact() -> None:
 def test_a_maximum_is_no_solution(start: tuple[float, float], found: bool) -> None:
     # On the circle x_2 has its minimum at (0, -1) and its maximum at (0, 1).
     problem = Problem(lambda x: x[1], equality=lambda x: (x @ x - 1).reshape(1))
-    dual = DualState(
-        nu=1.0,
-        beta_1=10.0,
-        omega=1.0,
-        sigma="penalty",
-        sigma_1=1.0,
-        beta_max=math.inf,
-        y_max=math.inf,
-        sufficient_decrease=None,
-    )
+    dual = dual_state(beta_1=10.0)
     x: Tensor = vector(*start)
     at = problem.oracle.at(x)
     dual.start(at.r, None)

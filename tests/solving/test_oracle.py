@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.problems import Affine, Quadratic, random_data, vector
-from torch_powalm.dual import DualState
+from tests.problems import Affine, Quadratic, dual_state, random_data, vector
 from torch_powalm.solving.power_alm import power_alm
 from torch_powalm.solving.problem import Problem
 from torch_powalm.solving.subproblem import Subproblem
@@ -39,16 +38,7 @@ def test_value_and_gradient_at_one_point_cost_one_product() -> None:
     c, M, b = random_data()
     f = Quadratic(c)
     problem = Problem(f, equality=Affine(M, b))
-    dual = DualState(
-        nu=0.8,
-        beta_1=1.0,
-        omega=2.0,
-        sigma="penalty",
-        sigma_1=1.0,
-        beta_max=1e9,
-        y_max=1e9,
-        sufficient_decrease=None,
-    )
+    dual = dual_state(nu=0.8, omega=2.0, beta_max=1e9, y_max=1e9)
     x = torch.zeros_like(c)
     at = problem.oracle.at(x)
     dual.start(at.r)

@@ -143,7 +143,7 @@ class AugmentedGradient:
             self.ranks.agreement.in_step(blocks.device)
         if not blocks.verified:
             check_reach(blocks, params)
-            self.check_ranks()
+            compare_ranks(self)
             blocks.mark_verified()
         A_static, r = self.residual(batch)
         if self.units.measuring or self.units.due_static:
@@ -243,7 +243,3 @@ class AugmentedGradient:
         blocks, run = self.blocks, (self.units, self.epoch, self.schedule)
         parts = self.dual, blocks, *run, self.finite.on_nonfinite
         self.ranks.agreement.meet(partial(signature, *parts), blocks.device, blocks.sharded)
-
-    def check_ranks(self) -> None:
-        """Raise if a parameter-only block is not the same on all ranks."""
-        compare_ranks(self)

@@ -24,9 +24,9 @@ from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.distributed.reductions import Ranks
 from torch_powalm.training.integral_gain import IntegralGain
 from torch_powalm.training.unit_scales import UnitScales
+from torch_powalm.training.unit_state import BY_NAME
 
 _LISTS = ("change", "pulls", "sizes", "reached")
-_BY_NAME = ("used", "moves", "peaks")
 
 
 class AutomaticUnits(UnitScales):
@@ -140,7 +140,7 @@ class AutomaticUnits(UnitScales):
             "due": [self.due_batch, self.due_static],
             **self.integral.state_dict(),
             "alone": sorted(self.alone),
-            **{key: dict(getattr(self, key)) for key in _BY_NAME},
+            **{key: dict(getattr(self, key)) for key in BY_NAME},
             **{key: {name: list(x) for name, x in getattr(self, key).items()} for key in _LISTS},
         }
 
@@ -152,7 +152,7 @@ class AutomaticUnits(UnitScales):
         other.integral = IntegralGain.restored(state["before"], state["pace"])
         other.rate, other.peak, *other.rates = state["rates"]
         (other.due_batch, other.due_static), other.alone = state["due"], set(state["alone"])
-        for key in _BY_NAME:
+        for key in BY_NAME:
             setattr(other, key, dict(state[key]))
         for key in _LISTS:
             setattr(other, key, {name: list(values) for name, values in state[key].items()})

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_powalm.result import TrainingResiduals
+from torch_powalm.training.distributed.comparison import compare_ranks
 from torch_powalm.training.feasibility import Tolerance
 from torch_powalm.training.history import History
 from torch_powalm.training.optimizer_protocol import OptimizerProtocol
@@ -126,7 +127,7 @@ class Inspection(OptimizerProtocol):
 
         Each rank adds the gradient of these blocks on its own. The first step runs this check.
         """
-        self.gradient.check_ranks()
+        compare_ranks(self.gradient)
 
     def __repr__(self) -> str:
         owned = ", ".join(self.blocks.names) or "no constraints"

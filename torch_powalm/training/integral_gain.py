@@ -22,7 +22,7 @@ from torch import Tensor
 
 FAST = 0.3  # r falls fast if an update finds it smaller by this part, where it is one move away
 HURRY = 1.5  # growth of the move of y in twice the memory of the base
-STRONG = 3.0  # pull of y relative to that of the loss, which cannot resist a stronger one
+STRONG = 3.0  # pull of a block relative to that of the loss, which cannot resist a stronger one
 
 
 class IntegralGain:

@@ -21,6 +21,7 @@ from torch_powalm.training.automatic_units import AutomaticUnits
 from torch_powalm.training.batch_window import BatchWindow
 from torch_powalm.training.block_vector import BlockVector
 from torch_powalm.training.epoch_statistics import EpochStatistics
+from torch_powalm.training.integral_gain import STRONG
 from torch_powalm.training.unit_scales import MOVE
 from torch_powalm.training.update_reading import UpdateReading
 from torch_powalm.training.update_schedule import MEASURING, UpdateSchedule
@@ -32,7 +33,6 @@ REPEATS = 10  # consecutive steps with an unused result of augment()
 UNUSED = 100  # results of augment() waiting for backward()
 
 _WEAK = 0.01  # pull of a block relative to the whole gradient
-_STRONG = 3.0  # pull of a block relative to that of the loss in the first steps
 _CANCEL = 0.5  # whole gradient relative to the pulls of blocks that cancel each other
 _BRISK = 0.5  # learning rate at which a violation must fall, relative to the largest so far
 _DRAWS = 3  # random vectors in a measurement of a block's sensitivity
@@ -186,7 +186,7 @@ class Signals:
             return before
         if self._units.steps:
             pulls = {name: self._pull(name, r) for name in pushed}
-            held = all(pulls[n] > _STRONG * self._units.loss_pull(n) for n in stuck)
+            held = all(pulls[n] > STRONG * self._units.loss_pull(n) for n in stuck)
             cancel = float(self._epoch.gradient_norm) < _CANCEL * sum(pulls.values())
             held &= cancel or window.move() >= MOVE  # else the steps are too short to tell
         else:  # the pull of the loss is not known: wait for more evidence

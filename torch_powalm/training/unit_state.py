@@ -21,8 +21,8 @@ from torch_powalm.checks.state_checks import (
 _length = partial(check_number, low=0)
 _LENGTHS = ("change", "pulls", "sizes")  # lists of measured lengths by block
 _GAIN = ("before", "pace")  # of the integral, one number for each entry
-_BY_NAME = ("used", "moves", "peaks")  # a length for each block
-_KEYS = (*_LENGTHS, *_BY_NAME, *_GAIN, "steps", "pull", "at", "rates", "due", "alone")
+BY_NAME = ("used", "moves", "peaks")  # a length for each block
+_KEYS = (*_LENGTHS, *BY_NAME, *_GAIN, "steps", "pull", "at", "rates", "due", "alone")
 
 
 def checked_units(
@@ -46,7 +46,7 @@ def checked_units(
     found["steps"] = check_count(state["steps"], f"{where}['steps']")
     for key in ("pull", "rates"):
         found[key] = check_list(state[key], f"{where}[{key!r}]", _length)
-    for key in _BY_NAME:
+    for key in BY_NAME:
         found[key] = check_items(state[key], f"{where}[{key!r}]", names, _length)
     found["at"] = _checked_samples(state["at"], f"{where}['at']", samples)
     found["due"] = check_list(state["due"], f"{where}['due']", check_flag, 2)
